@@ -1,0 +1,94 @@
+"""Tenuto: an execution engine for AI agents. Work runs to its end and stays in its starter's hands.
+
+The names below are the whole public surface. They load on first use, so that importing the
+package (which every keeper does) costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tenuto.core.errors import (
+        AmbiguousId,
+        DiskFull,
+        EngineFault,
+        ExecutionFailed,
+        InterpreterMissing,
+        InvalidInput,
+        KeeperUnreachable,
+        NotFinished,
+        NotOwned,
+        NotRunning,
+        TenutoError,
+        UnknownExecution,
+    )
+    from tenuto.core.execution import Chunk, Snapshot
+    from tenuto.core.specs import Limits, Spec
+    from tenuto.core.states import State, WaitingFor
+    from tenuto.engine.engine import Engine
+    from tenuto.engine.settings import Settings
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AmbiguousId": "tenuto.core.errors",
+    "Chunk": "tenuto.core.execution",
+    "DiskFull": "tenuto.core.errors",
+    "Engine": "tenuto.engine.engine",
+    "EngineFault": "tenuto.core.errors",
+    "ExecutionFailed": "tenuto.core.errors",
+    "InterpreterMissing": "tenuto.core.errors",
+    "InvalidInput": "tenuto.core.errors",
+    "KeeperUnreachable": "tenuto.core.errors",
+    "Limits": "tenuto.core.specs",
+    "NotFinished": "tenuto.core.errors",
+    "NotOwned": "tenuto.core.errors",
+    "NotRunning": "tenuto.core.errors",
+    "Settings": "tenuto.engine.settings",
+    "Snapshot": "tenuto.core.execution",
+    "Spec": "tenuto.core.specs",
+    "State": "tenuto.core.states",
+    "TenutoError": "tenuto.core.errors",
+    "UnknownExecution": "tenuto.core.errors",
+    "WaitingFor": "tenuto.core.states",
+}
+
+__all__ = [
+    "AmbiguousId",
+    "Chunk",
+    "DiskFull",
+    "Engine",
+    "EngineFault",
+    "ExecutionFailed",
+    "InterpreterMissing",
+    "InvalidInput",
+    "KeeperUnreachable",
+    "Limits",
+    "NotFinished",
+    "NotOwned",
+    "NotRunning",
+    "Settings",
+    "Snapshot",
+    "Spec",
+    "State",
+    "TenutoError",
+    "UnknownExecution",
+    "WaitingFor",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tenuto' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

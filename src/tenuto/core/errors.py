@@ -1,0 +1,107 @@
+"""Every error Tenuto raises on purpose, as one tree.
+
+TenutoError
+├── InvalidInput            bad_input            a value that can never work
+│   ├── InterpreterMissing  interpreter_missing  the language's program is not installed
+│   └── IllegalMove         illegal_move         a transition the states do not allow
+├── UnknownExecution        unknown_id           no such execution in this project
+│   ├── AmbiguousId         ambiguous_id         a prefix that fits several
+│   └── NotOwned            not_owned            it exists, in another project
+├── NotRunning              not_running          it has ended: nothing left to send to or kill
+├── NotFinished             not_finished         it is live: that must wait for its end
+├── KeeperUnreachable       keeper_unreachable   the keeper lives but does not answer
+├── ExecutionFailed         execution_failed     what raise_for_state() raises for any end but success
+├── DiskFull                disk_full            no room to record the work, so it was not started
+└── EngineFault             engine_fault         a defect or a broken installation: report it
+
+Each carries `code` (stable, for programs), the message (what and why) and `hint` (the next step).
+"""
+
+from __future__ import annotations
+
+
+class TenutoError(Exception):
+    """Superclass of all; never raised itself."""
+
+    code = "error"
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        """Take what went wrong and why, and the next step to take."""
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class InvalidInput(TenutoError):
+    """A value that can never work, whoever asks and whenever."""
+
+    code = "bad_input"
+
+
+class InterpreterMissing(InvalidInput):
+    """The program that runs this language is not installed."""
+
+    code = "interpreter_missing"
+
+
+class IllegalMove(InvalidInput):
+    """A transition that the states do not allow."""
+
+    code = "illegal_move"
+
+
+class UnknownExecution(TenutoError):
+    """No execution of this project has that id."""
+
+    code = "unknown_id"
+
+
+class AmbiguousId(UnknownExecution):
+    """A prefix that fits more than one execution."""
+
+    code = "ambiguous_id"
+
+
+class NotOwned(UnknownExecution):
+    """The execution exists, but another project owns it."""
+
+    code = "not_owned"
+
+
+class NotRunning(TenutoError):
+    """The execution has ended: there is nothing left to send to or kill."""
+
+    code = "not_running"
+
+
+class NotFinished(TenutoError):
+    """The execution is live; what was asked needs its end first."""
+
+    code = "not_finished"
+
+
+class KeeperUnreachable(TenutoError):
+    """The keeper is alive but does not answer."""
+
+    code = "keeper_unreachable"
+
+
+class ExecutionFailed(TenutoError):
+    """An execution ended in another state than succeeded."""
+
+    code = "execution_failed"
+
+
+class DiskFull(TenutoError):
+    """There is no room to record the work, so it was not started."""
+
+    code = "disk_full"
+
+
+class EngineFault(TenutoError):
+    """A defect of ours or a broken installation."""
+
+    code = "engine_fault"

@@ -1,0 +1,64 @@
+"""What is to run, as it stands in frame 0 of the tape: complete but for environment values."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tenuto.core.errors import InvalidInput
+
+Kind = Literal["code", "command", "task", "step"]
+QuotaPolicy = Literal["hold", "fail"]
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Bounds that the caller asked for. None means no bound: nothing is limited by itself."""
+
+    memory: int | None = None
+    """Bytes of private memory for each process."""
+    cpu: float | None = None
+    """Seconds of processor time for each process."""
+    file_size: int | None = None
+    """Bytes of the largest file it may write."""
+    open_files: int | None = None
+    """Descriptors for each process."""
+    output: int | None = None
+    """Bytes of output kept on the tape."""
+    output_policy: QuotaPolicy = "hold"
+    """What happens at the output quota: the writer is held back, or the execution fails."""
+
+
+class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One piece of work. Environment values are never part of it, only their names."""
+
+    kind: Kind
+    argv: tuple[str, ...]
+    cwd: str
+    language: str | None = None
+    code: str | None = None
+    title: str = ""
+    env_names: tuple[str, ...] = ()
+    pty: bool = False
+    limits: Limits = Limits()
+    deadline: float | None = None
+    idle: float | None = None
+    detached: bool = False
+    parent: str | None = None
+
+    def label(self) -> str:
+        """Return one line that tells a person what this is."""
+        text = self.title or self.code or " ".join(self.argv)
+        line = " ".join(text.split())
+        return line if len(line) <= 200 else line[:199] + "…"  # noqa: PLR2004  a line in a table
+
+
+def check_text(name: str, text: str) -> str:
+    """Return text that the operating system takes as an argument, or raise InvalidInput."""
+    if "\0" in text:
+        raise InvalidInput(f"{name} holds a NUL character", "remove it: no program can be given one")
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{name} is not valid text", "pass valid UTF-8") from None
+    return text

@@ -1,0 +1,1 @@
+"""Getting work to a keeper, and talking to one."""

@@ -1,0 +1,111 @@
+"""The client's side of a keeper's control socket."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import struct
+from typing import Any
+
+from tenuto.core.errors import InvalidInput, KeeperUnreachable, NotRunning, TenutoError
+from tenuto.keeper.control import PROTOCOL, encode, socket_path
+
+_PATIENCE_S = 5.0
+_SEND_CHUNK = 1024 * 1024
+
+
+class NoKeeper(Exception):
+    """Nobody listens: the keeper has ended, or has not begun to listen yet."""
+
+
+def connect(folder: str) -> socket.socket:
+    """Return a connection to the keeper of the execution in this folder, or raise NoKeeper."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        dir_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            sock.settimeout(_PATIENCE_S)
+            sock.connect(socket_path(dir_fd))
+        finally:
+            os.close(dir_fd)
+    except (FileNotFoundError, NotADirectoryError, ConnectionError) as error:
+        sock.close()
+        raise NoKeeper(folder) from error
+    except OSError as error:
+        sock.close()
+        raise KeeperUnreachable(
+            f"the keeper in {folder} does not accept connections: {error}",
+            "see: tenuto doctor",
+        ) from error
+    return sock
+
+
+def watch(folder: str) -> socket.socket:
+    """Return a connection that gets a byte for every append, and the end of file at the end."""
+    sock = connect(folder)
+    try:
+        ask(sock, "watch")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def request(folder: str, op: str, patience_s: float = _PATIENCE_S, **fields: Any) -> dict[str, Any]:
+    """Ask one thing and return the answer."""
+    with connect(folder) as sock:
+        return ask(sock, op, patience_s, **fields)
+
+
+def ask(
+    sock: socket.socket, op: str, patience_s: float = _PATIENCE_S, **fields: Any
+) -> dict[str, Any]:
+    """Ask over an open connection; errors come back as our own."""
+    sock.settimeout(patience_s)
+    try:
+        sock.sendall(encode({"v": PROTOCOL, "op": op, **fields}))
+        (size,) = struct.unpack("<I", _exactly(sock, 4))
+        reply: dict[str, Any] = json.loads(_exactly(sock, size))
+    except TimeoutError as error:
+        raise KeeperUnreachable(
+            f"the keeper did not answer {op!r} within {patience_s:g} s",
+            "it may be stopped; tenuto kill ends it all the same",
+        ) from error
+    except (ConnectionError, EOFError) as error:
+        raise NoKeeper(op) from error
+    if reply.get("ok"):
+        return reply
+    raise _error(str(reply.get("error", "")), str(reply.get("message", "no reason given")))
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size:
+        part = sock.recv(size)
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _error(code: str, message: str) -> TenutoError:
+    if code == "not_running":
+        return NotRunning(message, "see how it ended with: tenuto show ID")
+    if code == "unkillable":
+        return KeeperUnreachable(message, "it waits inside the kernel; it dies when that call returns")
+    return InvalidInput(f"the keeper refused: {message}", "check the values that were sent")
+
+
+def send(folder: str, data: bytes, eof: bool) -> str:
+    """Write to the execution's stdin, in order and whole; return delivered, queued or closed."""
+    fate = ""
+    with connect(folder) as sock:
+        pieces = [data[at : at + _SEND_CHUNK] for at in range(0, len(data), _SEND_CHUNK)] or [b""]
+        for number, piece in enumerate(pieces):
+            last = number == len(pieces) - 1
+            reply = ask(sock, "send", data=base64.b64encode(piece).decode(), eof=eof and last)
+            fate = str(reply["fate"])
+    return fate

@@ -1,0 +1,1 @@
+"""The engine: starting, waiting, reading, ending, recovering. Surfaces are thin around it."""

@@ -1,0 +1,369 @@
+"""The engine for callers that block: the command line, and the async engine's worker threads."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from tenuto.core.errors import AmbiguousId, InvalidInput, NotOwned, NotRunning, UnknownExecution
+from tenuto.core.execution import Chunk, Execution, Snapshot
+from tenuto.core.ids import check_prefix, is_id, short
+from tenuto.core.states import LIVE, State
+from tenuto.dispatch import control
+from tenuto.dispatch.launch import FreshLauncher, Launcher
+from tenuto.engine import ending, hints, recover
+from tenuto.engine.goals import Waiting
+from tenuto.engine.settings import Settings, load_settings
+from tenuto.engine.start import Starter, environment
+from tenuto.engine.watch import Watch, as_chunk, is_output
+from tenuto.engine.work import Options, Work, code_work, command_work
+from tenuto.stores.index import Index, Row
+from tenuto.stores.layout import Project, find_project, make_home, owner_elsewhere
+from tenuto.stores.tape import TapeReader
+
+_LAST_WORDS = 20
+
+
+class BlockingEngine:
+    """One project's executions. Cheap to make; holds nothing that an execution depends on."""
+
+    def __init__(
+        self,
+        project: Project,
+        settings: Settings,
+        launcher: Launcher,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take the parts; `open_here` finds them."""
+        make_home(project)
+        self.project = project
+        self.settings = settings
+        self.launcher = launcher
+        self.environ = environment(os.environ if environ is None else environ)
+        self.index = Index(project, lambda: recover.rows_from_folders(project))
+        self.starter = Starter(project, settings, self.index, launcher)
+
+    @classmethod
+    def open_here(cls, launcher: Launcher | None = None, **flags: object) -> BlockingEngine:
+        """Return the engine of the project around the current folder."""
+        project = find_project(os.getcwd(), os.environ)
+        settings, _ = load_settings(project.root, os.environ, flags)
+        return cls(project, settings, launcher or FreshLauncher())
+
+    def close(self) -> None:
+        """Let go of everything; executions go on."""
+        self.launcher.close()
+        self.index.close()
+
+    # Start
+
+    def command(self, argv: Sequence[str], options: Options) -> Work:
+        """Return checked work for a command line."""
+        return command_work(argv, options, self.environ)
+
+    def code(self, code: str, language: str, options: Options) -> Work:
+        """Return checked work for code."""
+        return code_work(code, language, options, self.environ, self.settings.programs)
+
+    def start(self, work: Work) -> tuple[str, socket.socket]:
+        """Start and return the id and a connection that watches."""
+        return self.starter.start(work)
+
+    def resume(self, execution_id: str, force: bool) -> tuple[str, socket.socket]:
+        """Run an interrupted or lost execution again; for code and commands that takes `force`."""
+        execution = self.execution(execution_id)
+        if execution.live:
+            raise InvalidInput(f"{short(execution.id)} is still {execution.state}")
+        spec = execution.spec
+        if spec is None:
+            raise InvalidInput("its spec cannot be read, so it cannot run again")
+        if execution.state not in (State.INTERRUPTED, State.LOST):
+            raise InvalidInput(
+                f"{short(execution.id)} {execution.state}: only interrupted and lost ones resume",
+                "run the work anew",
+            )
+        if not force:
+            raise InvalidInput(
+                f"resuming a {spec.kind} runs it again from its beginning",
+                f"if that is safe: tenuto resume --force {short(execution.id)}",
+            )
+        options = Options(
+            cwd=spec.cwd, title=spec.title, pty=spec.pty, limits=spec.limits,
+            deadline=spec.deadline, idle=spec.idle, detached=spec.detached,
+        )  # fmt: skip
+        if spec.code is not None:
+            work = self.code(spec.code, spec.language or "", options)
+        else:
+            work = self.command(spec.argv, options)
+        sock = self.starter.resume(execution.id, work)
+        self._index_state(execution.id)
+        return execution.id, sock
+
+    # Wait and read
+
+    def watch(self, execution_id: str, after: int = -1, sock: socket.socket | None = None) -> Watch:
+        """Return a watch on an execution, by its whole id."""
+        try:
+            return Watch(self.project, execution_id, after, sock)
+        except FileNotFoundError:
+            raise UnknownExecution(
+                f"{execution_id} has no tape: {recover.NEVER_STARTED}", "run the work anew"
+            ) from None
+
+    def wait(
+        self,
+        execution_id: str,
+        up_to: float | None = None,
+        after: int = -1,
+        until: str | None = None,
+        sock: socket.socket | None = None,
+    ) -> Snapshot:
+        """Wait for the end, for `until`, or for someone being waited for; hand over at `up_to`."""
+        began = time.monotonic()
+        limit = began + (self.settings.wait if up_to is None else up_to)
+        with self.watch(execution_id, after, sock) as watch:
+            waiting = Waiting(watch, self.settings.output_inline, until)
+            while not waiting.step():
+                left = limit - time.monotonic()
+                if left <= 0:
+                    break
+                sleep(watch, left)
+            return self.conclude(waiting, time.monotonic() - began)
+
+    def conclude(self, waiting: Waiting, waited_s: float) -> Snapshot:
+        """Return what a wait found; whoever leaves a live execution has handed it over."""
+        execution = waiting.watch.execution
+        handed_over = execution.live and waiting.matched is None
+        if handed_over:
+            self._gave_up(execution, waited_s)
+        if not execution.live:
+            self.index.settle(recover.row_of(execution))
+        return self._snapshot(
+            execution,
+            chunks=tuple(waiting.chunks),
+            next_seq=waiting.next_seq,
+            truncated=waiting.truncated,
+            handed_over=handed_over,
+            matched=waiting.matched,
+            damaged=waiting.watch.damaged,
+        )
+
+    def _gave_up(self, execution: Execution, waited_s: float) -> None:
+        if execution.is_async:
+            return
+        execution.is_async = True
+        self.index.mark_async(execution.id)
+        try:
+            folder = self.project.folder(execution.id)
+            control.request(folder, "note", after_s=round(waited_s, 3))
+        except control.NoKeeper:
+            return
+
+    def logs(
+        self,
+        execution_id: str,
+        after: int = -1,
+        since_ns: int | None = None,
+        tail: int | None = None,
+    ) -> Iterator[Chunk]:
+        """Yield the output on the tape: all of it, after a cursor, since a time, or the last lines."""
+        try:
+            reader = TapeReader(self.project.folder(execution_id))
+        except FileNotFoundError:
+            return
+        with reader:
+            if tail is not None:
+                found: Iterator[object] = iter(reader.tail(tail))
+            elif since_ns is not None:
+                found = reader.since(since_ns)
+            else:
+                found = reader.frames(after)
+            for frame in found:
+                if is_output(frame):  # pyright: ignore[reportArgumentType]
+                    yield as_chunk(frame)  # pyright: ignore[reportArgumentType]
+
+    def follow(
+        self, execution_id: str, after: int = -1, sock: socket.socket | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the output as it comes, until the execution ends."""
+        with self.watch(execution_id, after, sock) as watch:
+            while True:
+                for frame in watch.look():
+                    if is_output(frame):
+                        yield as_chunk(frame)
+                if not watch.execution.live:
+                    return
+                sleep(watch, None)
+
+    def execution(self, execution_id: str) -> Execution:
+        """Return what is true of an execution, settled."""
+        whole = self.resolve(execution_id)
+        execution = recover.settle(self.project, whole)
+        if execution is None:
+            row = self.index.get(whole)
+            execution = Execution(whole)
+            if row is not None:
+                self.index.settle(recover.settle_row(self.project, row))
+        elif not execution.live:
+            self.index.settle(recover.row_of(execution))
+        return execution
+
+    def show(self, execution_id: str) -> Snapshot:
+        """Return an execution as it is now, without its output."""
+        execution = self.execution(execution_id)
+        row = self.index.get(execution.id)
+        if execution.spec is None and row is not None:
+            return from_row(row)
+        return self._snapshot(execution)
+
+    def _snapshot(self, execution: Execution, **extra: object) -> Snapshot:
+        if execution.live:
+            extra |= self._live_counts(execution)
+        return execution.snapshot(
+            time.time_ns(), hint=hints.suggest(execution, self._last_words(execution)), **extra
+        )
+
+    def _live_counts(self, execution: Execution) -> dict[str, object]:
+        try:
+            status = control.request(self.project.folder(execution.id), "status")
+        except (control.NoKeeper, OSError):
+            return {}
+        return {"output_bytes": status["size"], "output_lines": status["lines"]}
+
+    def _last_words(self, execution: Execution) -> str:
+        if execution.live or execution.state is not State.FAILED:
+            return ""
+        try:
+            with TapeReader(self.project.folder(execution.id)) as reader:
+                return b"".join(frame.body[-4096:] for frame in reader.tail(_LAST_WORDS)).decode(
+                    "utf-8", "replace"
+                )
+        except FileNotFoundError:
+            return ""
+
+    # List
+
+    def settle_live(self) -> None:
+        """Bring every row that is not known to have ended to what is true now."""
+        for row in self.index.live():
+            settled = recover.settle_row(self.project, row)
+            if settled != row:
+                self.index.settle(settled)
+
+    def list(
+        self,
+        running: bool = False,
+        states: Sequence[State] = (),
+        kind: str = "",
+        text: str = "",
+        since_ns: int = 0,
+        most: int | None = 50,
+        only_async: bool = False,
+    ) -> list[Snapshot]:
+        """Return executions, newest first."""
+        self.settle_live()
+        wanted = tuple(LIVE) if running else tuple(states)
+        rows = self.index.latest(most, wanted, kind, text, since_ns, only_async)
+        return [self._listed(row) for row in rows]
+
+    def _listed(self, row: Row) -> Snapshot:
+        if row.state in LIVE:
+            execution = recover.load(self.project, row.id)
+            if execution is not None and execution.spec is not None:
+                extra = self._live_counts(execution)
+                hint = hints.suggest(execution, "")
+                return execution.snapshot(time.time_ns(), hint=hint, **extra)
+        return from_row(row)
+
+    def resolve(self, execution_id: str) -> str:
+        """Return the whole id for an id or a unique prefix of one."""
+        prefix = check_prefix(execution_id)
+        found = self.index.by_prefix(prefix)
+        if len(found) == 1:
+            return found[0].id
+        if len(found) > 1:
+            names = ", ".join(short(row.id) for row in found)
+            raise AmbiguousId(f"{execution_id} fits several executions: {names}", "write more of it")
+        if is_id(prefix):
+            if os.path.isdir(self.project.folder(prefix)):  # the index may lag
+                return prefix
+            if owner_elsewhere(self.project, prefix, self.environ):
+                raise NotOwned(
+                    f"execution {short(prefix)} belongs to another project",
+                    "go to the folder it was started in",
+                )
+        near = self.index.nearest(prefix)
+        hint = f"the nearest is {short(near.id)} ({near.title[:40]})" if near else "tenuto ps -a"
+        raise UnknownExecution(f"there is no execution {execution_id} in this project", hint)
+
+    # Act
+
+    def send(self, execution_id: str, data: bytes, eof: bool = False) -> str:
+        """Write to its stdin and return delivered, queued or closed."""
+        whole = self.resolve(execution_id)
+        try:
+            return control.send(self.project.folder(whole), data, eof)
+        except control.NoKeeper:
+            execution = self.execution(whole)
+            raise NotRunning(
+                f"{short(whole)} is {execution.state}: it takes no more input",
+                f"see: tenuto show {short(whole)}",
+            ) from None
+
+    def kill(self, execution_id: str, signal_name: str = "KILL") -> Snapshot:
+        """End it, its whole tree and what was started inside it; return once that is verified."""
+        whole = self.resolve(execution_id)
+        ending.kill(self.project, self.index, whole, signal_name)
+        return self.show(whole)
+
+    def interrupt(self, execution_id: str) -> Snapshot:
+        """Ask it to stop, insist after a while, and return once it has."""
+        whole = self.resolve(execution_id)
+        ending.interrupt(self.project, whole, self.settings.interrupt_grace)
+        return self.show(whole)
+
+    def clear(self, execution_id: str) -> Snapshot:
+        """Drop its output; events and sequence numbers stay."""
+        whole = self.resolve(execution_id)
+        ending.clear(self.project, whole)
+        return self.show(whole)
+
+    def _index_state(self, execution_id: str) -> None:
+        execution = recover.load(self.project, execution_id)
+        if execution is not None:
+            self.index.settle(recover.row_of(execution))
+
+
+def sleep(watch: Watch, at_most: float | None) -> None:
+    """Sleep until a watch has news, or for so long."""
+    bounds = [bound for bound in (at_most, watch.pause) if bound is not None]
+    timeout = min(bounds) if bounds else None
+    if watch.fileno() < 0:
+        time.sleep(timeout or 0)
+        return
+    poller = select.poll()
+    poller.register(watch.fileno(), select.POLLIN)
+    poller.poll(None if timeout is None else timeout * 1000)
+
+
+def from_row(row: Row) -> Snapshot:
+    """Return an ended execution as the index has it, without opening its tape."""
+    begin = row.started_ns or row.created_ns
+    end = row.ended_ns or begin
+    return Snapshot(
+        id=row.id,
+        kind=row.kind,
+        title=row.title,
+        state=row.state,
+        reason=row.reason,
+        exit_code=row.exit_code,
+        is_async=row.is_async,
+        parent=row.parent,
+        created_ns=row.created_ns,
+        started_ns=row.started_ns,
+        ended_ns=row.ended_ns,
+        duration_s=max(0, end - begin) / 1e9,
+    )

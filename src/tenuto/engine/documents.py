@@ -1,0 +1,105 @@
+"""The public JSON documents: one shape for an execution, wherever it is shown. Schema 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenuto.core.events import decode_event
+from tenuto.core.execution import Chunk, Snapshot
+from tenuto.core.quantities import iso
+from tenuto.engine.redact import Redactor
+from tenuto.keeper.frames import EVENT
+from tenuto.stores.tape import TapeReader
+
+if TYPE_CHECKING:
+    from tenuto.engine.blocking import BlockingEngine
+
+SCHEMA = 1
+
+
+def execution_document(snapshot: Snapshot, with_output: bool = True) -> dict[str, Any]:
+    """Return an execution as `--json` shows it."""
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "id": snapshot.id,
+        "kind": snapshot.kind,
+        "title": snapshot.title,
+        "state": str(snapshot.state),
+        "waiting_for": str(snapshot.waiting_for) if snapshot.waiting_for else None,
+        "reason": snapshot.reason,
+        "detail": snapshot.detail,
+        "exit_code": snapshot.exit_code,
+        "signal": snapshot.signal,
+        "value": snapshot.value,
+        "has_value": snapshot.has_value,
+        "handed_over": snapshot.handed_over,
+        "async": snapshot.is_async,
+        "interactive": snapshot.interactive,
+        "created_at": iso(snapshot.created_ns),
+        "started_at": iso(snapshot.started_ns) if snapshot.started_ns else None,
+        "ended_at": iso(snapshot.ended_ns) if snapshot.ended_ns else None,
+        "duration_s": round(snapshot.duration_s, 6),
+        "output_bytes": snapshot.output_bytes,
+        "output_lines": snapshot.output_lines,
+        "left_behind": [msgspec.to_builtins(one) for one in snapshot.left_behind],
+        "usage": msgspec.to_builtins(snapshot.usage),
+        "parent": snapshot.parent,
+        "matched": snapshot.matched,
+        "hint": snapshot.hint,
+    }
+    if with_output:
+        document |= {
+            "output": snapshot.output,
+            "next_seq": snapshot.next_seq,
+            "truncated": snapshot.truncated,
+        }
+    return document
+
+
+def chunk_document(chunk: Chunk) -> dict[str, Any]:
+    """Return a piece of output as a line of NDJSON; bytes that are no UTF-8 are also given whole."""
+    document: dict[str, Any] = {
+        "seq": chunk.seq,
+        "time": iso(chunk.time_ns),
+        "stream": chunk.stream,
+        "text": chunk.text,
+    }
+    try:
+        chunk.data.decode()
+    except UnicodeDecodeError:
+        import base64
+
+        document["base64"] = base64.b64encode(chunk.data).decode()
+    return document
+
+
+def event_documents(engine: BlockingEngine, execution_id: str) -> Iterator[dict[str, Any]]:
+    """Yield the tape's events in order, without secrets."""
+    redactor = Redactor(engine.environ)
+    with TapeReader(engine.project.folder(execution_id)) as reader:
+        for frame in reader.events():
+            try:
+                body: Any = msgspec.json.decode(frame.body)
+            except msgspec.MsgspecError:
+                body = {"type": type(decode_event(frame.body)).__name__.lower()}
+            yield {"seq": frame.seq, "time": iso(frame.time_ns), **redactor.data(body)}  # pyright: ignore
+
+
+def export_documents(engine: BlockingEngine, execution_id: str) -> Iterator[dict[str, Any]]:
+    """Yield a whole execution, a line each: the document, then events and output in tape order."""
+    redactor = Redactor(engine.environ)
+    snapshot = engine.show(execution_id)
+    yield redactor.data(execution_document(snapshot, with_output=False))  # pyright: ignore
+    with TapeReader(engine.project.folder(snapshot.id)) as reader:
+        for frame in reader.frames():
+            head = {"seq": frame.seq, "time": iso(frame.time_ns)}
+            if frame.stream == EVENT:
+                body: Any = msgspec.json.decode(frame.body)
+                yield {**head, "event": redactor.data(body)}
+            else:
+                stream = "out" if frame.stream == 1 else "err"
+                chunk = Chunk(frame.seq, frame.time_ns, stream, frame.body)
+                yield redactor.data(chunk_document(chunk))  # pyright: ignore

@@ -1,0 +1,135 @@
+"""Ending executions: kill (verified), interrupt (asked, then insisted on), clear."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from tenuto.core import events as ev
+from tenuto.core.errors import InvalidInput, KeeperUnreachable, NotFinished, NotRunning
+from tenuto.core.ids import short
+from tenuto.core.states import State
+from tenuto.dispatch import control
+from tenuto.engine import recover
+from tenuto.engine.watch import Watch
+from tenuto.keeper import procfs
+from tenuto.stores.index import Index
+from tenuto.stores.layout import Project
+from tenuto.stores.pen import Pen
+
+_KILL_PATIENCE_S = 10.0
+_PAUSE_S = 0.005
+
+
+def signal_name(name: str) -> str:
+    """Return a signal's canonical name, or raise InvalidInput with the known ones."""
+    text = name.strip().upper()
+    if text.isdecimal():
+        try:
+            return signal.Signals(int(text)).name
+        except ValueError:
+            text = ""
+    text = text if text.startswith("SIG") else f"SIG{text}"
+    if text not in signal.Signals.__members__:
+        raise InvalidInput(f"{name!r} is not a signal", "such as KILL, TERM, INT, HUP, USR1")
+    return text
+
+
+def kill(project: Project, index: Index, execution_id: str, name: str = "KILL") -> None:
+    """Send a signal to the whole tree; with KILL also to what was started inside it, verified."""
+    name = signal_name(name)
+    folder = project.folder(execution_id)
+    try:
+        control.request(folder, "kill", _KILL_PATIENCE_S, signal=name)
+    except control.NoKeeper:
+        execution = recover.settle(project, execution_id)
+        state = execution.state if execution is not None else State.LOST
+        raise NotRunning(
+            f"{short(execution_id)} has ended already: {state}",
+            f"see: tenuto show {short(execution_id)}",
+        ) from None
+    except KeeperUnreachable:
+        if name != "SIGKILL":
+            raise
+        _take_over(project, execution_id)
+    if name == "SIGKILL":
+        wait_for_end(project, execution_id)
+        kill_children(project, index, execution_id)
+
+
+def kill_children(project: Project, index: Index, execution_id: str) -> None:
+    """Kill every live execution that was started inside this one."""
+    for row in index.children(execution_id):
+        if recover.settle_row(project, row).state in (State.QUEUED, State.RUNNING, State.WAITING):
+            try:
+                kill(project, index, row.id)
+            except NotRunning:
+                continue
+        else:
+            kill_children(project, index, row.id)
+
+
+def _take_over(project: Project, execution_id: str) -> None:
+    """End a keeper that does not answer (it may be stopped) and write the exit record for it."""
+    execution = recover.load(project, execution_id)
+    started = execution.started if execution is not None else None
+    if execution is None or started is None:
+        raise KeeperUnreachable(
+            f"the keeper of {short(execution_id)} does not answer and cannot be identified",
+            "see: tenuto doctor",
+        )
+    if procfs.start_time(started.keeper_pid) == started.keeper_start:
+        os.kill(started.keeper_pid, signal.SIGKILL)
+    pen = None
+    limit = time.monotonic() + _KILL_PATIENCE_S
+    while pen is None:
+        try:
+            pen = Pen.take_up(project.folder(execution_id))
+        except NotFinished:
+            if time.monotonic() > limit:
+                raise
+            time.sleep(_PAUSE_S)
+    try:
+        recover.sweep_after(execution)
+        if execution.live:
+            detail = "SIGKILL on request; its keeper did not answer and was ended too"
+            pen.append(ev.Ended(state=State.KILLED, reason="killed", detail=detail, signal="SIGKILL"))
+    finally:
+        pen.put_down()
+
+
+def wait_for_end(project: Project, execution_id: str) -> None:
+    """Wait until the exit record is on the tape."""
+    with Watch(project, execution_id) as watch:
+        watch.look()
+        while watch.execution.live:
+            time.sleep(_PAUSE_S)
+            watch.look()
+
+
+def interrupt(project: Project, execution_id: str, grace: float) -> None:
+    """Interrupt and return once the execution has ended."""
+    try:
+        control.request(project.folder(execution_id), "interrupt", grace=grace)
+    except control.NoKeeper:
+        recover.settle(project, execution_id)
+        raise NotRunning(
+            f"{short(execution_id)} has ended already", f"see: tenuto show {short(execution_id)}"
+        ) from None
+    wait_for_end(project, execution_id)
+
+
+def clear(project: Project, execution_id: str) -> None:
+    """Drop the output of a live execution through its keeper, of an ended one by ourselves."""
+    try:
+        control.request(project.folder(execution_id), "clear")
+    except control.NoKeeper:
+        recover.settle(project, execution_id)
+        pen = Pen.take_up(project.folder(execution_id))
+        if pen is None:
+            raise InvalidInput(f"the tape of {short(execution_id)} cannot be read") from None
+        try:
+            pen.clear()
+        finally:
+            pen.put_down()

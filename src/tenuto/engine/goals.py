@@ -1,0 +1,80 @@
+"""What a wait is for: the end, someone being waited for, or a text in the output."""
+
+from __future__ import annotations
+
+import re
+
+from tenuto.core.errors import InvalidInput
+from tenuto.core.execution import Chunk
+from tenuto.engine.watch import Watch, as_chunk, is_output
+from tenuto.keeper.frames import Frame
+
+_LOOK_BACK = 1024 * 1024
+
+
+class Until:
+    """A text, or /a regular expression/, to wait for in the output; found across chunks."""
+
+    def __init__(self, wanted: str) -> None:
+        """Take the text; slashes around it make it a regular expression."""
+        if not wanted:
+            raise InvalidInput("there is no text to wait for", "write a text or /a regex/")
+        self._pattern = _pattern(wanted)
+        self._tails: dict[int, bytes] = {}
+
+    def match(self, frame: Frame) -> str | None:
+        """Return what matched once this frame is seen, else None."""
+        text = self._tails.get(frame.stream, b"") + frame.body
+        found = self._pattern.search(text)
+        if found is not None:
+            return found.group().decode("utf-8", "replace")
+        self._tails[frame.stream] = text[-_LOOK_BACK:]
+        return None
+
+
+def _pattern(wanted: str) -> re.Pattern[bytes]:
+    if len(wanted) > 2 and wanted[0] == wanted[-1] == "/":  # noqa: PLR2004
+        try:
+            return re.compile(wanted[1:-1].encode())
+        except re.error as error:
+            raise InvalidInput(f"{wanted} is not a regular expression: {error}") from None
+    return re.compile(re.escape(wanted.encode()))
+
+
+class Waiting:
+    """One wait: gathers output up to a size, and knows when there is a reason to stop."""
+
+    def __init__(
+        self, watch: Watch, inline: int, until: str | None = None, early: bool = True
+    ) -> None:
+        """Gather at most `inline` bytes; `early` stops when someone is waited for."""
+        self.watch = watch
+        self.chunks: list[Chunk] = []
+        self.matched: str | None = None
+        self.next_seq = watch.next_seq
+        self.truncated = False
+        self._room = inline
+        self._until = Until(until) if until is not None else None
+        self._early = early
+
+    def step(self) -> bool:
+        """Look once; True when the wait is over."""
+        for frame in self.watch.look():
+            if self._until is not None and self.matched is None and is_output(frame):
+                self.matched = self._until.match(frame)
+            self._gather(frame)
+        execution = self.watch.execution
+        if not execution.live or self.matched is not None:
+            return True
+        return self._early and execution.waiting_for is not None
+
+    def _gather(self, frame: Frame) -> None:
+        if self.truncated:
+            return
+        if is_output(frame):
+            if len(frame.body) > self._room and self.chunks:
+                self.truncated = True
+                return
+            self._room -= len(frame.body)
+            self.chunks.append(as_chunk(frame))
+        self.next_seq = frame.seq + 1

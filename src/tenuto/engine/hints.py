@@ -1,0 +1,101 @@
+"""What to do next about a failure, from how it ended and what it last said."""
+
+from __future__ import annotations
+
+import re
+
+from tenuto.core.execution import Execution
+from tenuto.core.ids import short
+from tenuto.core.states import State, WaitingFor
+
+_PATTERNS: tuple[tuple[str, str], ...] = (
+    (
+        r"ModuleNotFoundError|No module named|Cannot find (module|package)|ERR_MODULE_NOT_FOUND",
+        "a module is missing: install it for the interpreter that ran, or check the working directory",
+    ),
+    (
+        r"EADDRINUSE|[Aa]ddress already in use",
+        "the port is in use: choose another, or end what holds it (tenuto ps)",
+    ),
+    (
+        r"SyntaxError|IndentationError|TabError|syntax error",
+        "the code does not parse: look at the line named above",
+    ),
+    (
+        r"MemoryError|JavaScript heap out of memory|Cannot allocate memory|ENOMEM|Allocation failed",
+        "it ran out of memory: raise --mem, or work on smaller pieces",
+    ),
+    (
+        r"EACCES|EPERM|PermissionError|[Pp]ermission denied|Operation not permitted",
+        "permission denied: check the file's rights and owner",
+    ),
+    (
+        r"ENOENT|FileNotFoundError|No such file or directory|can't open file",
+        "a file is missing: check the path and the working directory (--cwd)",
+    ),
+    (r"ENOSPC|No space left on device", "the disk is full: make room, then run it again"),
+    (
+        r"ECONNREFUSED|ConnectionRefusedError|Connection refused",
+        "nothing listens at that address: start the server first, or check host and port",
+    ),
+    (
+        r"ENOTFOUND|EAI_AGAIN|Name or service not known|Temporary failure in name resolution",
+        "the host name cannot be resolved: check it, and the network",
+    ),
+    (r"EMFILE|[Tt]oo many open files", "too many open files: close some, or raise the limit"),
+    (r"command not found", "a command is missing: install it, or check PATH"),
+    (
+        r"ETIMEDOUT|TimeoutError|timed out",
+        "something it called timed out by itself: raise that timeout, or check what it waits for",
+    ),
+    (
+        r"KeyError|IndexError|TypeError|ReferenceError|AttributeError|NameError|ValueError",
+        "the code raised an exception: see the line it names",
+    ),
+)
+
+_BY_SIGNAL = {
+    "SIGKILL": "it was killed from outside, perhaps by the kernel for lack of memory (see dmesg)",
+    "SIGSEGV": "it crashed in native code: a broken extension or too deep a recursion",
+    "SIGABRT": "it aborted itself: the reason should stand in its last lines",
+    "SIGBUS": "it crashed on a file or device that went away, or a full /dev/shm",
+    "SIGILL": "it met an instruction this processor lacks: a build for another machine",
+    "SIGPIPE": "it wrote to a pipe whose reader was gone",
+}
+
+
+def suggest(execution: Execution, last_words: str) -> str:
+    """Return the next step to take, or an empty text."""
+    if execution.live:
+        return _while_live(execution)
+    ended = execution.ended
+    if execution.state is State.LOST:
+        where = short(execution.id)
+        return f"see tenuto logs {where}; run it again with: tenuto resume --force {where}"
+    if ended is None or execution.state in (State.SUCCEEDED, State.KILLED, State.INTERRUPTED):
+        return ""
+    if ended.reason in ("deadline", "idle"):
+        return f"the partial output is kept; raise or drop --{ended.reason}"
+    if ended.reason == "limit":
+        return "the partial output is kept; raise that limit"
+    if ended.reason == "exec":
+        return "the program could not be started: check its path, its rights and its first line"
+    raised = execution.raised
+    words = f"{raised.name}: {raised.message}\n{last_words}" if raised else last_words
+    for pattern, advice in _PATTERNS:
+        if re.search(pattern, words):
+            return advice
+    return _BY_SIGNAL.get(ended.signal or "", "")
+
+
+def _while_live(execution: Execution) -> str:
+    where = short(execution.id)
+    match execution.waiting_for:
+        case WaitingFor.INPUT:
+            return f"it waits for input: tenuto send {where} TEXT"
+        case WaitingFor.DISK:
+            return f"it waits for room: free disk space, or drop its output with: tenuto clear {where}"
+        case None:
+            return ""
+        case other:
+            return f"it waits for {other}: tenuto approve {where}"

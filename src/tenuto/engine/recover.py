@@ -1,0 +1,147 @@
+"""What became of an execution: read from its tape, and settled if its keeper died.
+
+The lock tells who is alive; nothing here guesses by pids or waits for a timeout. A dead keeper's
+processes are ended first, and only then is the execution called lost.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tenuto.core import events as ev
+from tenuto.core.errors import NotFinished
+from tenuto.core.execution import Execution
+from tenuto.core.states import State
+from tenuto.keeper import procfs
+from tenuto.keeper.sweep import sweep
+from tenuto.stores.index import Row
+from tenuto.stores.layout import Project
+from tenuto.stores.pen import Pen
+from tenuto.stores.tape import TapeReader, is_kept
+
+_SWEEP_S = 5.0
+UNREADABLE = "its tape cannot be read"
+NEVER_STARTED = "its starter died before the work began"
+
+
+def fold(reader: TapeReader, execution_id: str) -> Execution:
+    """Return the execution as its events tell it."""
+    execution = Execution(execution_id)
+    for frame in reader.events():
+        execution.apply(frame.time_ns, ev.decode_event(frame.body))
+    return execution
+
+
+def load(project: Project, execution_id: str) -> Execution | None:
+    """Return the execution as its tape stands, without settling anything; None without a tape."""
+    try:
+        with TapeReader(project.folder(execution_id)) as reader:
+            return fold(reader, execution_id)
+    except FileNotFoundError:
+        return None
+
+
+def settle(project: Project, execution_id: str) -> Execution | None:
+    """Return what is true of an execution; if its keeper died, sweep and record that first."""
+    folder = project.folder(execution_id)
+    execution = load(project, execution_id)
+    if execution is None or not execution.live or is_kept(folder):
+        return execution
+    try:
+        pen = Pen.take_up(folder)
+    except NotFinished:  # somebody else settles it, or it was resumed
+        return load(project, execution_id)
+    if pen is None:
+        return _lost_unread(execution)
+    try:
+        execution = load(project, execution_id)
+        if execution is not None and execution.live:
+            swept = sweep_after(execution)
+            reason = "its keeper died" if execution.started else NEVER_STARTED
+            pen.append(ev.Lost(reason=reason, swept=swept))
+    finally:
+        pen.put_down()
+    return load(project, execution_id)
+
+
+def sweep_after(execution: Execution) -> int:
+    """End every process that a dead keeper left; return how many there were."""
+    started = execution.started
+    known: list[tuple[int, int]] = []
+    group = ""
+    if started is not None and started.boot == procfs.boot_id():
+        known = [(started.pid, started.pid_start), (started.keeper_pid, started.keeper_start)]
+        group = started.cgroup
+    return sweep(execution.id, group, known, _SWEEP_S)
+
+
+def _lost_unread(execution: Execution) -> Execution:
+    sweep_after(execution)
+    execution.apply(time.time_ns(), ev.Lost(reason=UNREADABLE))
+    return execution
+
+
+def row_of(execution: Execution, starter: str = "") -> Row:
+    """Return what the index should say of an execution."""
+    spec = execution.spec
+    ended = execution.ended
+    return Row(
+        id=execution.id,
+        kind=spec.kind if spec else "command",
+        state=execution.state,
+        reason=execution.lost.reason if execution.lost else ended.reason if ended else "",
+        title=spec.label() if spec else "",
+        parent=spec.parent if spec else None,
+        exit_code=ended.exit_code if ended else None,
+        is_async=execution.is_async,
+        created_ns=execution.created_ns,
+        started_ns=execution.started_ns,
+        ended_ns=execution.ended_ns,
+        starter=starter,
+    )
+
+
+def settle_row(project: Project, row: Row) -> Row:
+    """Return the row as it should be; a starter that died before making the tape leaves it lost."""
+    execution = settle(project, row.id)
+    if execution is not None and (execution.spec is not None or not execution.live):
+        settled = row_of(execution, row.starter)
+        return settled if execution.spec is not None else _keep_head(row, settled)
+    if _starter_lives(row.starter):
+        return row
+    lost = Execution(row.id)
+    lost.apply(time.time_ns(), ev.Lost(reason=NEVER_STARTED))
+    return _keep_head(row, row_of(lost, row.starter))
+
+
+def _keep_head(row: Row, settled: Row) -> Row:
+    return Row(
+        id=row.id, kind=row.kind, state=settled.state, reason=settled.reason, title=row.title,
+        parent=row.parent, is_async=row.is_async, created_ns=row.created_ns,
+        ended_ns=settled.ended_ns, starter=row.starter,
+    )  # fmt: skip
+
+
+def starter_mark(pid: int) -> str:
+    """Return what identifies a process for as long as this boot lasts."""
+    return f"{pid}:{procfs.start_time(pid)}:{procfs.boot_id()}"
+
+
+def _starter_lives(mark: str) -> bool:
+    pid, _, _ = mark.partition(":")
+    return pid.isdecimal() and starter_mark(int(pid)) == mark
+
+
+def rows_from_folders(project: Project) -> list[Row]:
+    """Return a row for every execution that has a folder; what cannot be read is lost, not skipped."""
+    rows: list[Row] = []
+    for execution_id in project.all_ids():
+        execution = load(project, execution_id)
+        if execution is None or execution.spec is None:
+            row = Row(execution_id, "command", State.LOST, UNREADABLE, "(unreadable)")
+            if execution is not None and is_kept(project.folder(execution_id)):
+                row = Row(execution_id, "command", State.QUEUED)
+            rows.append(row)
+        else:
+            rows.append(row_of(execution))
+    return rows

@@ -1,0 +1,75 @@
+"""The execution report: what runs, in one glance; each replaces the one before."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenuto.core.execution import Snapshot
+from tenuto.core.ids import short
+from tenuto.core.quantities import brief_duration, iso
+
+if TYPE_CHECKING:
+    from tenuto.engine.blocking import BlockingEngine
+
+
+class ReportLine(msgspec.Struct, frozen=True):
+    """One execution in a report."""
+
+    id: str
+    title: str
+    state: str
+    started_at: str
+    duration_s: float
+    output_lines: int
+    is_async: bool
+    done: bool
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Everything that runs, and how many executions stand in each state."""
+
+    at: str
+    running: tuple[ReportLine, ...]
+    counts: dict[str, int]
+
+    def text(self) -> str:
+        """Return the report as people read it."""
+        if not self.running:
+            return "Nothing is running."
+        lines = [f"Running: {len(self.running)}"]
+        for one in self.running:
+            mark = " async" if one.is_async else ""
+            lines.append(
+                f"  {short(one.id)}  {one.state:<15} {brief_duration(one.duration_s):>7}  "
+                f"{one.output_lines} lines{mark}  {one.title[:60]}"
+            )
+        return "\n".join(lines)
+
+
+def report(engine: BlockingEngine) -> Report:
+    """Return what is running now."""
+    live = engine.list(running=True, most=None)
+    return Report(
+        at=iso(time.time_ns()),
+        running=tuple(_line(snapshot) for snapshot in reversed(live)),
+        counts=engine.index.counts(),
+    )
+
+
+def _line(snapshot: Snapshot) -> ReportLine:
+    state = str(snapshot.state)
+    if snapshot.waiting_for is not None:
+        state = f"waiting: {snapshot.waiting_for}"
+    return ReportLine(
+        id=snapshot.id,
+        title=snapshot.title,
+        state=state,
+        started_at=iso(snapshot.started_ns or snapshot.created_ns),
+        duration_s=round(snapshot.duration_s, 3),
+        output_lines=snapshot.output_lines,
+        is_async=snapshot.is_async,
+        done=snapshot.done,
+    )

@@ -1,0 +1,87 @@
+"""Cleaning: by age, count and size; never a live execution, never one with processes left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenuto.core.states import ENDED
+from tenuto.stores.index import Row
+from tenuto.stores.tape import is_kept
+
+if TYPE_CHECKING:
+    from tenuto.engine.blocking import BlockingEngine
+
+
+class Cleaned(msgspec.Struct, frozen=True):
+    """What a cleaning removed."""
+
+    removed: int
+    size: int
+
+
+def clean(
+    engine: BlockingEngine,
+    older_s: float | None = None,
+    keep: int | None = None,
+    max_size: int | None = None,
+) -> Cleaned:
+    """Remove ended executions that are too old, too many or too large together; oldest first."""
+    engine.settle_live()
+    rows = engine.index.latest(None, tuple(ENDED))
+    doomed: dict[str, Row] = {}
+    if older_s is not None:
+        edge = time.time_ns() - int(older_s * 1e9)
+        doomed |= {row.id: row for row in rows if (row.ended_ns or row.created_ns) < edge}
+    if keep is not None:
+        doomed |= {row.id: row for row in rows[keep:]}
+    if max_size is not None:
+        doomed |= _over_size(engine, [row for row in rows if row.id not in doomed], max_size)
+    removed = [row.id for row in doomed.values() if not is_kept(engine.project.folder(row.id))]
+    size = sum(_remove(engine, execution_id) for execution_id in removed)
+    engine.index.forget(removed)
+    return Cleaned(len(removed), size)
+
+
+def clean_by_settings(engine: BlockingEngine) -> Cleaned:
+    """Do what the retention settings ask for; nothing by default."""
+    settings = engine.settings
+    bounds = (settings.retention_age, settings.retention_count, settings.retention_size)
+    if all(bound is None for bound in bounds):
+        return Cleaned(0, 0)
+    return clean(engine, *bounds)
+
+
+def _over_size(engine: BlockingEngine, rows: list[Row], max_size: int) -> dict[str, Row]:
+    doomed: dict[str, Row] = {}
+    total = 0
+    for row in rows:  # newest first: what fits stays
+        total += folder_size(engine.project.folder(row.id))
+        if total > max_size:
+            doomed[row.id] = row
+    return doomed
+
+
+def folder_size(folder: str) -> int:
+    """Return the bytes of the files in one execution's folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return sum(e.stat(follow_symlinks=False).st_size for e in entries)
+    except FileNotFoundError:
+        return 0
+
+
+def _remove(engine: BlockingEngine, execution_id: str) -> int:
+    folder = engine.project.folder(execution_id)
+    size = folder_size(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    day = os.path.dirname(folder)
+    try:
+        os.rmdir(day)  # only when it was the last of its day
+    except OSError:
+        pass
+    return size

@@ -1,0 +1,148 @@
+"""Starting: the id is recorded, then the folder and the tape exist, then a keeper takes over."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tenuto import __version__
+from tenuto.core import events as ev
+from tenuto.core.errors import EngineFault, InvalidInput, NotFinished
+from tenuto.core.ids import new_id
+from tenuto.core.specs import Limits
+from tenuto.core.states import RESUMABLE, State
+from tenuto.dispatch.launch import Launcher
+from tenuto.engine.recover import fold, settle, starter_mark
+from tenuto.engine.settings import Settings
+from tenuto.engine.work import Work
+from tenuto.stores.index import Index, Row
+from tenuto.stores.layout import Project, as_error
+from tenuto.stores.pen import Pen
+from tenuto.stores.tape import TapeReader
+
+_START_PATIENCE_S = 60.0
+
+
+class Starter:
+    """Turns work into a kept execution."""
+
+    def __init__(
+        self, project: Project, settings: Settings, index: Index, launcher: Launcher
+    ) -> None:
+        """Take what starting needs."""
+        self._project = project
+        self._settings = settings
+        self._index = index
+        self._launcher = launcher
+        self._mark = (0, "")
+
+    def start(self, work: Work) -> tuple[str, socket.socket]:
+        """Return the id and a connection that watches, once the keeper has the program running."""
+        execution_id = new_id()
+        spec = msgspec.structs.replace(work.spec, limits=self._with_quota(work.spec.limits))
+        row = Row(
+            id=execution_id,
+            kind=spec.kind,
+            state=State.QUEUED,
+            title=spec.label(),
+            parent=spec.parent,
+            is_async=spec.detached,
+            created_ns=time.time_ns(),
+            starter=self._own_mark(),
+        )
+        self._index.add(row, spec.code or " ".join(spec.argv))
+        try:
+            created = ev.Created(id=execution_id, spec=spec, version=__version__)
+            pen = Pen.create(self._project.folder(execution_id), created)
+        except OSError as error:
+            self._index.forget([execution_id])
+            raise as_error(error, "the execution cannot be recorded") from error
+        work = msgspec.structs.replace(work, spec=spec)
+        return execution_id, self._hand_over(pen, execution_id, work)
+
+    def resume(self, execution_id: str, work: Work) -> socket.socket:
+        """Run an interrupted or lost execution again, on the same tape."""
+        settle(self._project, execution_id)
+        folder = self._project.folder(execution_id)
+        pen = Pen.take_up(folder)
+        if pen is None:
+            raise EngineFault("its tape cannot be read", "run the work anew")
+        with TapeReader(folder) as reader:
+            execution = fold(reader, execution_id)
+        if execution.state not in RESUMABLE:
+            pen.put_down()
+            raise NotFinished(
+                f"it is {execution.state}: only an interrupted or lost execution can be resumed",
+                "run the work anew",
+            )
+        pen.append(ev.Resumed(argv=work.spec.argv))
+        return self._hand_over(pen, execution_id, work)
+
+    def _hand_over(self, pen: Pen, execution_id: str, work: Work) -> socket.socket:
+        try:
+            sock = self._launcher.launch(_job(pen, execution_id, work), pen.fd, pen.dir_fd)
+            sock.settimeout(_START_PATIENCE_S)
+            first = sock.recv(1)  # our lock on the tape stays until the keeper has spoken
+        except (OSError, EngineFault) as error:
+            pen.append(ev.Ended(state=State.FAILED, reason="keeper", detail=str(error)))
+            pen.put_down()
+            raise EngineFault(f"no keeper could be started: {error}", "see: tenuto doctor") from error
+        pen.put_down()
+        if not first:  # it took the job and died: whether the program ran is settled by the tape
+            settle(self._project, execution_id)
+        return sock
+
+    def _with_quota(self, limits: Limits) -> Limits:
+        if limits.output is not None or self._settings.output_quota is None:
+            return limits
+        return msgspec.structs.replace(
+            limits,
+            output=self._settings.output_quota,
+            output_policy=self._settings.output_policy,
+        )
+
+    def _own_mark(self) -> str:
+        if self._mark[0] != os.getpid():
+            self._mark = (os.getpid(), starter_mark(os.getpid()))
+        return self._mark[1]
+
+
+def _job(pen: Pen, execution_id: str, work: Work) -> bytes:
+    spec = work.spec
+    job: dict[str, Any] = {
+        "v": 1,
+        "id": execution_id,
+        "magic": pen.magic.hex(),
+        "next_seq": pen.next_seq,
+        "argv": spec.argv,
+        "cwd": spec.cwd,
+        "env": work.environ,
+        "code": spec.code if work.channel else None,
+        "pty": spec.pty,
+        "limits": spec.limits,
+        "deadline": spec.deadline,
+        "idle": spec.idle,
+    }
+    try:
+        return msgspec.json.encode(job)
+    except UnicodeEncodeError:
+        raise InvalidInput(
+            "the command or its environment is not valid UTF-8", "pass valid UTF-8 only"
+        ) from None
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what is not UTF-8: such a variable cannot be handed on."""
+    clean: dict[str, str] = {}
+    for name, value in environ.items():
+        try:
+            (name + value).encode()
+        except UnicodeEncodeError:
+            continue
+        clean[name] = value
+    return clean

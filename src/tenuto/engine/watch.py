@@ -1,0 +1,126 @@
+"""Following one execution: what is new on its tape, and a descriptor that says when to look again.
+
+No I/O loop of its own, so that blocking and async callers share it: `look`, then sleep until `fileno`
+is readable or `pause` seconds have passed, then `look` again.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from tenuto.core import events as ev
+from tenuto.core.execution import Chunk, Execution
+from tenuto.dispatch import control
+from tenuto.engine.recover import fold, settle
+from tenuto.keeper.frames import EVENT, OUT, Frame
+from tenuto.stores.layout import Project
+from tenuto.stores.tape import TapeReader
+
+_RETRY_S = 0.02
+
+
+class Watch:
+    """Reads a tape as it grows and folds its events."""
+
+    def __init__(
+        self, project: Project, execution_id: str, after: int = -1, sock: socket.socket | None = None
+    ) -> None:
+        """Begin after a sequence number; `sock` is a connection that already watches."""
+        self.id = execution_id
+        self._project = project
+        self._folder = project.folder(execution_id)
+        self._sock = sock
+        if sock is not None:
+            sock.setblocking(False)
+        self._reader = TapeReader(self._folder)
+        self._folded = -1
+        if after >= 0:
+            self.execution = fold(self._reader, execution_id)
+            self._folded = self._reader.last_seq()
+            self._reader.skip_to(after)
+        else:
+            self.execution = Execution(execution_id)
+        self.next_seq = after + 1
+
+    @property
+    def damaged(self) -> int:
+        """Bytes that had to be skipped."""
+        return self._reader.damaged
+
+    def look(self) -> list[Frame]:
+        """Return the frames that came since the last look; settles a dead keeper's execution."""
+        found = self._news()
+        if self.execution.live and not self._connected():
+            settle(self._project, self.id)
+            found += self._news()
+        return found
+
+    def _news(self) -> list[Frame]:
+        gone = not self._drain()
+        found: list[Frame] = []
+        for frame in self._reader.new():
+            if frame.stream == EVENT and frame.seq > self._folded:
+                self.execution.apply(frame.time_ns, ev.decode_event(frame.body))
+            self.next_seq = frame.seq + 1
+            found.append(frame)
+        if gone:
+            self._disconnect()
+        return found
+
+    def _drain(self) -> bool:
+        """Take the wake-up bytes; False once the keeper is gone."""
+        if self._sock is None:
+            return True
+        try:
+            while True:
+                if not self._sock.recv(65536):
+                    return False
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def _connected(self) -> bool:
+        if self._sock is None:
+            try:
+                self._sock = control.watch(self._folder)
+                self._sock.setblocking(False)
+            except control.NoKeeper:
+                return False
+        return True
+
+    def _disconnect(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable with news, or -1 while there is none."""
+        return self._sock.fileno() if self._sock is not None else -1
+
+    @property
+    def pause(self) -> float | None:
+        """How long to sleep at most before the next look; None as long as `fileno` tells."""
+        return None if self._sock is not None else _RETRY_S
+
+    def close(self) -> None:
+        """Stop following."""
+        self._disconnect()
+        self._reader.close()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def as_chunk(frame: Frame) -> Chunk:
+    """Return an output frame as callers see it."""
+    stream = "out" if frame.stream == OUT else "err"
+    return Chunk(seq=frame.seq, time_ns=frame.time_ns, stream=stream, data=frame.body)
+
+
+def is_output(frame: Frame) -> bool:
+    """Tell output from events."""
+    return frame.stream != EVENT

@@ -1,0 +1,128 @@
+"""Turning what a caller asks for into a checked spec: every boundary value is validated here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tenuto.core.errors import InvalidInput
+from tenuto.core.quantities import parse_duration
+from tenuto.core.specs import Limits, Spec, check_text
+from tenuto.interpreters import command_for, resolve_program
+from tenuto.keeper.procfs import MARK
+
+
+class Work(msgspec.Struct, frozen=True):
+    """A spec and what may not be recorded with it: the environment's values."""
+
+    spec: Spec
+    environ: dict[str, str]
+    channel: bool = False
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How something is to run, for code and commands alike."""
+
+    cwd: str | None = None
+    env: Mapping[str, str] = {}
+    title: str = ""
+    pty: bool = False
+    limits: Limits = Limits()
+    deadline: float | None = None
+    idle: float | None = None
+    detached: bool = False
+
+
+def command_work(argv: Sequence[str], options: Options, environ: Mapping[str, str]) -> Work:
+    """Return the work for a command line."""
+    if not argv:
+        raise InvalidInput("there is no command to run", "write it after --")
+    for part in argv:
+        check_text("the command", part)
+    cwd = _folder(options.cwd)
+    full = _environment(environ, options.env)
+    program = resolve_program(argv[0], full, cwd)
+    return _work("command", (program, *argv[1:]), cwd, options, full)
+
+
+def code_work(
+    code: str,
+    language: str,
+    options: Options,
+    environ: Mapping[str, str],
+    programs: Mapping[str, str],
+) -> Work:
+    """Return the work for code in a language."""
+    check_text("the code", code)
+    cwd = _folder(options.cwd)
+    full = _environment(environ, options.env)
+    command = command_for(language, code, full, programs)
+    full.update(command.env)
+    work = _work("code", command.argv, cwd, options, full, language=language, code=code)
+    return msgspec.structs.replace(work, channel=command.channel)
+
+
+def _work(
+    kind: str,
+    argv: tuple[str, ...],
+    cwd: str,
+    options: Options,
+    environ: dict[str, str],
+    language: str | None = None,
+    code: str | None = None,
+) -> Work:
+    spec = Spec(
+        kind="code" if kind == "code" else "command",
+        argv=argv,
+        cwd=cwd,
+        language=language,
+        code=code,
+        title=check_text("the title", options.title),
+        env_names=tuple(sorted(options.env)),
+        pty=options.pty,
+        limits=_checked(options.limits),
+        deadline=_positive("deadline", options.deadline),
+        idle=_positive("idle", options.idle),
+        detached=options.detached,
+        parent=environ.get(MARK) or None,
+    )
+    return Work(spec, environ)
+
+
+def _folder(cwd: str | None) -> str:
+    path = check_text("the working directory", cwd) if cwd else os.getcwd()
+    path = os.path.abspath(os.path.expanduser(path))
+    if not os.path.isdir(path):
+        raise InvalidInput(
+            f"the working directory {path} does not exist", "make it, or name another with --cwd"
+        )
+    if not os.access(path, os.X_OK):
+        raise InvalidInput(f"the working directory {path} cannot be entered", "check its rights")
+    return path
+
+
+def _environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
+    for name, value in extra.items():
+        check_text(f"the variable {name}", value)
+        if not name or "=" in name or "\0" in name:
+            raise InvalidInput(f"{name!r} is not a variable's name", "write it as NAME=VALUE")
+    return {"PYTHONUNBUFFERED": "1", **base, **extra}
+
+
+def _checked(limits: Limits) -> Limits:
+    for name in ("memory", "cpu", "file_size", "open_files", "output"):
+        value = getattr(limits, name)
+        if value is not None and value <= 0:
+            raise InvalidInput(f"the {name} limit must be above zero, not {value}")
+    return limits
+
+
+def _positive(name: str, seconds: float | None) -> float | None:
+    if seconds is None:
+        return None
+    value = parse_duration(seconds)
+    if value <= 0:
+        raise InvalidInput(f"the {name} must be above zero", "leave it out for none")
+    return value

@@ -1,0 +1,292 @@
+"""The tape's one writer: a thread behind a bounded buffer, so that nobody else waits for the disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from tenuto.keeper import frames, linux, rewrite
+
+HIGH_WATER = 4 * 1024 * 1024
+LOW_WATER = 1024 * 1024
+_BATCH = 1024 * 1024
+_BATCH_ITEMS = 256
+_RESERVE = 64 * 1024
+_STEP = 4 * 1024 * 1024
+_BLOCK = 4096
+_RETRY_S = 0.25
+
+_Item = tuple[int, int, bytes]
+
+
+class TapeWriter:
+    """Appends frames in the order they are given; knows what to do when the disk is full.
+
+    The keeper's loop calls `event`, `output`, `clear` and `finish`; everything else runs in the
+    thread. Output that finds no room is held here (the loop stops reading once `backlog` passes
+    HIGH_WATER), while events still go through on room that was set aside for them.
+    """
+
+    def __init__(
+        self, tape_fd: int, dir_fd: int, magic: bytes, next_seq: int, wake: Callable[[], None]
+    ) -> None:
+        """Take over the locked tape; `wake` makes the loop look at the fields below."""
+        self.fd = tape_fd
+        self.kept = 0
+        self.disk_full = ""
+        self.finished = False
+        self._accepted = 0  # written by the loop only
+        self._appended = 0  # written by the thread only
+        self._dir_fd = dir_fd
+        self._magic = magic
+        self._wake = wake
+        self._queue: queue.SimpleQueue[_Item | Callable[[], None]] = queue.SimpleQueue()
+        self._held: deque[_Item] = deque()
+        self._watchers: tuple[socket.socket, ...] = ()
+        self._seq = next_seq
+        self._last_ns = 0
+        self._offset = os.fstat(tape_fd).st_size
+        self._room = -(-self._offset // _BLOCK) * _BLOCK
+        self._can_reserve = True
+        self._index_fd = -1
+        self._entries: list[bytes] = []
+        self._indexed = 0
+        self._reindex()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    # What the loop calls
+
+    @property
+    def backlog(self) -> int:
+        """Bytes of output taken but not on the tape yet."""
+        return self._accepted - self._appended
+
+    def event(self, kind: str, **fields: object) -> None:
+        """Append an event."""
+        body = json.dumps({"type": kind, **fields}, separators=(",", ":")).encode()
+        self._queue.put((frames.EVENT, time.time_ns(), body))
+
+    def output(self, stream: int, data: bytes) -> None:
+        """Append what the program wrote."""
+        self._accepted += len(data)
+        self._queue.put((stream, time.time_ns(), data))
+
+    def clear(self) -> None:
+        """Drop all output so far from the tape, and say so on it."""
+        self._queue.put(self._clear)
+
+    def finish(self) -> None:
+        """Sync what was written; `finished` turns true once nothing is held back any more."""
+        self._queue.put(self._finish)
+
+    def watch(self, connection: socket.socket) -> None:
+        """Send one byte to this connection after every append."""
+        self._watchers = (*self._watchers, connection)
+
+    def unwatch(self, connection: socket.socket) -> None:
+        """Stop doing so."""
+        self._watchers = tuple(one for one in self._watchers if one is not connection)
+
+    # The thread
+
+    def _run(self) -> None:
+        while True:
+            try:
+                item = self._queue.get(timeout=_RETRY_S if self._held else None)
+            except queue.Empty:
+                self._retry()
+                continue
+            calls: list[Callable[[], None]] = []
+            batch: list[_Item] = []
+            size = 0
+            while True:
+                if callable(item):
+                    calls.append(item)
+                    break
+                batch.append(item)
+                size += len(item[2])
+                if size >= _BATCH or len(batch) >= _BATCH_ITEMS or self._queue.empty():
+                    break
+                item = self._queue.get()
+            if batch:
+                self._take(batch)
+            for call in calls:
+                call()
+
+    def _take(self, batch: list[_Item]) -> None:
+        if not self._held:
+            try:
+                self._append(batch, spare=True)
+            except OSError as error:
+                self._hold(batch, error)
+        else:
+            self._hold(batch, None)
+        self._notify()
+
+    def _hold(self, batch: list[_Item], error: OSError | None) -> None:
+        """Keep output until there is room; let events pass on what was set aside."""
+        if error is not None:
+            os.ftruncate(self.fd, self._offset)
+            self.disk_full = os.strerror(error.errno or errno.ENOSPC)
+            self._note("waited", on="disk", detail=self.disk_full)
+            self._wake()
+        for item in batch:
+            if item[0] != frames.EVENT or not self._squeeze(item):
+                self._held.append(item)
+
+    def _squeeze(self, item: _Item) -> bool:
+        try:
+            self._append([item], spare=False)
+        except OSError:
+            os.ftruncate(self.fd, self._offset)
+            return False
+        return True
+
+    def _note(self, kind: str, **fields: str) -> None:
+        body = json.dumps({"type": kind, **fields}, separators=(",", ":")).encode()
+        self._squeeze((frames.EVENT, time.time_ns(), body))
+
+    def _retry(self) -> None:
+        while self._held:
+            batch: list[_Item] = []
+            size = 0
+            for item in self._held:
+                batch.append(item)
+                size += len(item[2])
+                if size >= _BATCH or len(batch) >= _BATCH_ITEMS:
+                    break
+            try:
+                self._append(batch, spare=True)
+            except OSError:
+                os.ftruncate(self.fd, self._offset)
+                return
+            for _ in batch:
+                self._held.popleft()
+        self.disk_full = ""
+        self._note("continued")
+        self._notify()
+        self._wake()
+
+    def _append(self, batch: list[_Item], spare: bool) -> None:
+        """Write whole frames or raise; `spare` leaves the room that is kept for the last words."""
+        buffers: list[bytes] = []
+        entries: list[bytes] = []
+        seq, last_ns, offset, indexed = self._seq, self._last_ns, self._offset, self._indexed
+        output = 0
+        for stream, time_ns, body in batch:
+            last_ns = max(last_ns, time_ns)
+            header, trailer = frames.pack(self._magic, stream, seq, last_ns, body)
+            buffers += (header, body, trailer)
+            if stream == frames.EVENT or offset - indexed >= frames.INDEX_EVERY:
+                entries.append(frames.pack_entry(seq, last_ns, offset, stream))
+                indexed = offset
+            output += len(body) if stream != frames.EVENT else 0
+            offset += frames.OVERHEAD + len(body)
+            seq += 1
+        if spare:
+            self._make_room(offset)
+        self._write(buffers, offset - self._offset)
+        self._seq, self._last_ns, self._offset, self._indexed = seq, last_ns, offset, indexed
+        self.kept += output
+        self._index(entries)
+        if output:
+            before = self.backlog
+            self._appended += output
+            if before >= LOW_WATER > self.backlog:
+                self._wake()
+
+    def _make_room(self, end: int) -> None:
+        if not self._can_reserve or end <= self._room:
+            return
+        step = _STEP if end > _STEP else 0
+        self._can_reserve = linux.reserve(self.fd, self._offset, end - self._offset + step + _RESERVE)
+        self._room = end + step
+
+    def _write(self, buffers: list[bytes], size: int) -> None:
+        done = os.pwritev(self.fd, buffers, self._offset)
+        while done < size:
+            rest = b"".join(buffers)[done:]
+            done += os.pwrite(self.fd, rest, self._offset + done)
+
+    def _index(self, entries: list[bytes]) -> None:
+        """Keep the sparse index; small tapes have none, and a failing one is dropped whole."""
+        if self._index_fd == -2:  # noqa: PLR2004  given up
+            return
+        self._entries += entries
+        if self._offset < frames.INDEX_FROM or not self._entries:
+            return
+        try:
+            if self._index_fd < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                self._index_fd = os.open("tape.idx", flags, 0o600, dir_fd=self._dir_fd)
+            data = b"".join(self._entries)
+            if os.write(self._index_fd, data) != len(data):
+                raise OSError(errno.ENOSPC, "index cut short")
+            self._entries.clear()
+        except OSError:
+            self._drop_index()
+            self._index_fd = -2
+
+    def _drop_index(self) -> None:
+        if self._index_fd >= 0:
+            os.close(self._index_fd)
+        self._index_fd = -1
+        self._entries.clear()
+        rewrite.unlink_quietly("tape.idx", self._dir_fd)
+
+    def _reindex(self) -> None:
+        """Begin the index anew from what is on the tape already."""
+        self._drop_index()
+        self._indexed = 0
+        for frame in frames.read_frames(self.fd, self._magic):
+            if isinstance(frame, frames.Gap):
+                continue
+            self._last_ns = frame.time_ns
+            if frame.stream == frames.EVENT or frame.offset - self._indexed >= frames.INDEX_EVERY:
+                entry = frames.pack_entry(frame.seq, frame.time_ns, frame.offset, frame.stream)
+                self._entries.append(entry)
+                self._indexed = frame.offset
+
+    def _clear(self) -> None:
+        try:
+            self.fd = rewrite.without_output(
+                self._dir_fd, self.fd, self._magic, self._seq, max(self._last_ns, time.time_ns())
+            )
+        except OSError as error:
+            self._note("note", text=f"clear_history failed: {error.strerror}")
+            return
+        self._seq += 1
+        self._offset = self._room = os.fstat(self.fd).st_size
+        self.kept = 0
+        self._reindex()
+        self._notify()
+        self._wake()
+
+    def _finish(self) -> None:
+        if self._held:  # no room for all of it yet: stay until there is
+            self._retry()
+            if self._held:
+                time.sleep(_RETRY_S)
+                self._queue.put(self._finish)
+                return
+        try:
+            os.ftruncate(self.fd, self._offset)
+            os.fdatasync(self.fd)
+        except OSError:
+            pass  # the frames are written; only their safety against a power cut is not
+        self.finished = True
+        self._wake()
+
+    def _notify(self) -> None:
+        for connection in self._watchers:
+            try:
+                connection.send(b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except OSError:
+                continue  # full: it has bytes to wake up to; gone: the loop will notice

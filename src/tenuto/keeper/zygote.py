@@ -1,0 +1,123 @@
+"""Where keepers come from: a warm image that forks them, or a fresh interpreter that becomes one.
+
+Both take jobs the same way: a datagram on a socket pair, carrying four descriptors (the job as JSON
+in memory, the locked tape, the folder, the starter's connection). Both have left their starter's tree
+before this file is loaded (BOOT forks and lets the parent go), so that nobody who walks that tree finds
+them. A zygote ends with its starter: when the far end closes, nobody is left to ask for keepers. A few
+keepers are forked ahead and wait on the same socket, so that a job goes straight to one of them.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import json
+import os
+import select
+import signal
+import socket
+from typing import Any, NoReturn
+
+from tenuto.keeper import cgroup, linux
+from tenuto.keeper.keeper import Keeper
+
+BOOT = (
+    "import os,sys\n"
+    "if os.fork(): os._exit(0)\n"
+    "sys.path.insert(0,sys.argv.pop(1))\n"
+    "from tenuto.keeper.zygote import main\n"
+    "main(sys.argv[1:])"
+)
+_FDS = 4
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Run as `zygote FD AHEAD`: AHEAD keepers are kept forked; 0 means to become the one keeper."""
+    descriptor, ahead = int(arguments[0]), int(arguments[1])
+    os.setsid()
+    os.chdir("/")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    null = os.open("/dev/null", os.O_RDWR)
+    for target in (0, 1, 2):
+        os.dup2(null, target)
+    jobs = socket.socket(fileno=descriptor)
+    os.set_inheritable(descriptor, False)
+    base = cgroup.find_base()
+    if base:
+        cgroup.join(base)
+    if ahead:
+        _fork_keepers(jobs, ahead, base)
+    _keep(jobs, base)
+
+
+def _fork_keepers(jobs: socket.socket, ahead: int, base: str) -> None:
+    """Stay here as the zygote, and return only in a forked keeper-to-be."""
+    linux.set_name("tenuto-zygote")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are nobody's to wait for
+    taken_read, taken_write = os.pipe2(os.O_CLOEXEC)
+    gc.collect()
+    gc.freeze()
+    idle = 0
+    poller = select.poll()
+    poller.register(taken_read, select.POLLIN)
+    poller.register(jobs.fileno(), 0)  # only to learn that the starter is gone
+    while True:
+        while idle < ahead:
+            if os.fork() == 0:
+                os.close(taken_read)
+                linux.set_name("tenuto-idle")
+                _Taken.fd = taken_write
+                return
+            idle += 1
+        for fd, _ in poller.poll():
+            if fd != taken_read:
+                os._exit(0)
+            idle -= len(os.read(taken_read, 4096))
+
+
+class _Taken:
+    """Where a forked keeper says that it took a job."""
+
+    fd = -1
+
+
+def _keep(jobs: socket.socket, base: str) -> NoReturn:
+    """Wait for one job and keep it to its end."""
+    size = array.array("i").itemsize * _FDS
+    try:
+        data, ancillary, _, _ = jobs.recvmsg(1, socket.CMSG_SPACE(size), socket.MSG_CMSG_CLOEXEC)
+    except OSError:
+        os._exit(1)
+    if not data or not ancillary:
+        os._exit(0)
+    if _Taken.fd >= 0:
+        os.write(_Taken.fd, b"\n")
+        os.close(_Taken.fd)
+    jobs.close()
+    if os.getpid() != os.getsid(0):
+        os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    fds = array.array("i")
+    fds.frombytes(ancillary[0][2][:size])
+    job_fd, tape_fd, dir_fd, starter_fd = fds
+    with open(job_fd, "rb") as file:
+        file.seek(0)
+        job: dict[str, Any] = json.loads(file.read())
+    status = 1
+    try:
+        Keeper(job, tape_fd, dir_fd, socket.socket(fileno=starter_fd), base).run()
+        status = 0
+    except BaseException:
+        if path := os.environ.get("TENUTO_KEEPER_LOG"):
+            _log(path)
+    finally:
+        os._exit(status)
+
+
+def _log(path: str) -> None:
+    import traceback  # noqa: PLC0415  loaded already by the keeper
+
+    with open(path, "a", encoding="utf-8") as file:
+        traceback.print_exc(file=file)
+

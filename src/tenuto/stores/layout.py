@@ -1,0 +1,159 @@
+"""Where a project's state is: found from any folder inside it, made at first use, ours alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from tenuto.core.errors import DiskFull, EngineFault
+from tenuto.core.ids import day_of, is_id
+
+LINK = ".tenuto"
+
+
+class Project(msgspec.Struct, frozen=True):
+    """The folder people work in and the folder where its executions are recorded."""
+
+    root: str
+    home: str
+
+    @property
+    def executions(self) -> str:
+        """The folder that holds the days."""
+        return os.path.join(self.home, "executions")
+
+    @property
+    def index(self) -> str:
+        """The database over all executions."""
+        return os.path.join(self.home, "index.db")
+
+    @property
+    def quarantine(self) -> str:
+        """Where damaged files are put aside."""
+        return os.path.join(self.home, "quarantine")
+
+    def folder(self, execution_id: str) -> str:
+        """The folder of one execution."""
+        return os.path.join(self.executions, day_of(execution_id), execution_id)
+
+    def all_ids(self) -> Iterator[str]:
+        """Yield every execution that has a folder, oldest day first."""
+        for day in _listed(self.executions):
+            for name in _listed(os.path.join(self.executions, day)):
+                if is_id(name):
+                    yield name
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def state_base(environ: Mapping[str, str]) -> str:
+    """Return the folder that holds the state of all projects of this user."""
+    home = environ.get("HOME") or os.path.expanduser("~")
+    state = environ.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state")
+    return os.path.join(state, "tenuto")
+
+
+def find_project(cwd: str, environ: Mapping[str, str]) -> Project:
+    """Return the project of a folder: TENUTO_HOME, the nearest .tenuto, the git root, or itself."""
+    cwd = os.path.realpath(cwd)
+    if home := environ.get("TENUTO_HOME"):
+        return Project(root=cwd, home=os.path.abspath(home))
+    root = _nearest(cwd, LINK) or _git_root(cwd) or cwd
+    link = os.path.join(root, LINK)
+    if os.path.islink(link):
+        return Project(root=root, home=os.path.join(root, os.readlink(link)))
+    if os.path.isdir(link):
+        return Project(root=root, home=link)
+    name = os.path.basename(root) or "root"
+    key = f"{name}-{hashlib.sha256(root.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
+    return Project(root=root, home=os.path.join(state_base(environ), key))
+
+
+def _nearest(start: str, name: str) -> str:
+    folder = start
+    while True:
+        if os.path.lexists(os.path.join(folder, name)):
+            return folder
+        above = os.path.dirname(folder)
+        if above == folder:
+            return ""
+        folder = above
+
+
+def _git_root(start: str) -> str:
+    """Return the parent of git's common folder: all worktrees of a repository are one project."""
+    root = _nearest(start, ".git")
+    if not root:
+        return ""
+    marker = os.path.join(root, ".git")
+    if os.path.isdir(marker):
+        return root
+    try:
+        with open(marker, encoding="utf-8") as file:
+            git_dir = os.path.join(root, file.read().removeprefix("gitdir:").strip())
+        with open(os.path.join(git_dir, "commondir"), encoding="utf-8") as file:
+            return os.path.dirname(os.path.realpath(os.path.join(git_dir, file.read().strip())))
+    except OSError:
+        return root
+
+
+def make_home(project: Project) -> None:
+    """Make the state folder, private, and the link to it where the project can hold one."""
+    try:
+        os.makedirs(project.executions, mode=0o700, exist_ok=True)
+        status = os.stat(project.home)
+    except OSError as error:
+        raise as_error(error, f"cannot make the state folder {project.home}") from error
+    if status.st_uid != os.geteuid():
+        raise EngineFault(
+            f"the state folder {project.home} belongs to another user",
+            "set TENUTO_HOME to a folder of your own",
+        )
+    if status.st_mode & 0o077:
+        os.chmod(project.home, 0o700)
+    link = os.path.join(project.root, LINK)
+    outside = os.path.realpath(project.home) != os.path.realpath(link)
+    if outside and "TENUTO_HOME" not in os.environ and not os.path.lexists(link):
+        _link(project, link)
+
+
+def _link(project: Project, link: str) -> None:
+    """Make the link people see; a project that cannot hold it works all the same."""
+    try:
+        os.symlink(project.home, link)
+    except OSError:
+        return
+    exclude = os.path.join(project.root, ".git", "info", "exclude")
+    try:
+        with open(exclude, "r+", encoding="utf-8") as file:
+            if f"/{LINK}\n" not in file.read():
+                file.write(f"/{LINK}\n")
+    except OSError:
+        return
+
+
+def owner_elsewhere(project: Project, execution_id: str, environ: Mapping[str, str]) -> bool:
+    """Tell whether another project of this user owns the execution."""
+    base = state_base(environ)
+    return any(
+        os.path.isdir(os.path.join(base, key, "executions", day_of(execution_id), execution_id))
+        for key in _listed(base)
+        if os.path.join(base, key) != project.home
+    )
+
+
+def as_error(error: OSError, what: str) -> DiskFull | EngineFault:
+    """Return a failed file operation as our own error, with the next step."""
+    import errno
+
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"{what}: {error.strerror}", "make room with: tenuto clean --older 7d")
+    return EngineFault(f"{what}: {error.strerror}", "check the folder's owner and rights")

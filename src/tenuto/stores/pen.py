@@ -1,0 +1,128 @@
+"""Writing to a tape as its one writer: the starter before the keeper, the finder after it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from tenuto.core.errors import NotFinished
+from tenuto.core.events import Event, Repaired, encode_event
+from tenuto.keeper import frames, rewrite
+from tenuto.stores.tape import NAME
+
+
+class Pen:
+    """A tape that is open, locked and whole: a torn tail was cut when the pen was taken up."""
+
+    def __init__(self, folder: str, fd: int, dir_fd: int, magic: bytes, next_seq: int) -> None:
+        """Take the parts; use `create` or `take_up`."""
+        self.folder = folder
+        self.fd = fd
+        self.dir_fd = dir_fd
+        self.magic = magic
+        self.next_seq = next_seq
+        self._last_ns = 0
+
+    @classmethod
+    def create(cls, folder: str, first: Event) -> Pen:
+        """Make the execution's folder and its tape with frame 0; the lock is ours from the start."""
+        try:
+            os.mkdir(folder, 0o700)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+            os.mkdir(folder, 0o700)
+        dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            fd = os.open(NAME, flags, 0o600, dir_fd=dir_fd)
+        except BaseException:
+            os.close(dir_fd)
+            raise
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        pen = cls(folder, fd, dir_fd, frames.new_magic(), 0)
+        try:
+            pen._write(frames.preamble(pen.magic) + pen._pack(first))
+        except BaseException:
+            pen.put_down()
+            raise
+        return pen
+
+    @classmethod
+    def take_up(cls, folder: str) -> Pen | None:
+        """Become the writer of a tape whose keeper is gone; None where it cannot be read at all.
+
+        Raises NotFinished while another process is its writer.
+        """
+        dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fd = _locked(dir_fd)
+        except BaseException:
+            os.close(dir_fd)
+            raise
+        found = frames.read_magic(os.pread(fd, frames.PREAMBLE_SIZE, 0))
+        if found is None:
+            os.close(fd)
+            os.close(dir_fd)
+            return None
+        pen = cls(folder, fd, dir_fd, found[0], 0)
+        pen._repair()
+        return pen
+
+    def _repair(self) -> None:
+        end = frames.PREAMBLE_SIZE
+        for frame in frames.read_frames(self.fd, self.magic):
+            if isinstance(frame, frames.Frame):
+                end, self.next_seq, self._last_ns = frame.end, frame.seq + 1, frame.time_ns
+        torn = os.fstat(self.fd).st_size - end
+        if torn > 0:
+            os.ftruncate(self.fd, end)
+            self.append(Repaired(size=torn))
+
+    def _pack(self, event: Event) -> bytes:
+        body = encode_event(event)
+        self._last_ns = max(self._last_ns, time.time_ns())
+        header, trailer = frames.pack(
+            self.magic, frames.EVENT, self.next_seq, self._last_ns, body
+        )
+        self.next_seq += 1
+        return header + body + trailer
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        os.lseek(self.fd, 0, os.SEEK_END)
+        while view:
+            view = view[os.write(self.fd, view) :]
+
+    def append(self, event: Event) -> None:
+        """Append one event; readers find it behind what the sparse index covers."""
+        self._write(self._pack(event))
+
+    def clear(self) -> None:
+        """Drop the output, keep the events; see keeper.rewrite."""
+        now = max(self._last_ns, time.time_ns())
+        self.fd = rewrite.without_output(self.dir_fd, self.fd, self.magic, self.next_seq, now)
+        self.next_seq += 1
+
+    def put_down(self) -> None:
+        """Close the tape, and so free its lock unless a keeper holds it by now."""
+        os.close(self.fd)
+        os.close(self.dir_fd)
+
+
+def _locked(dir_fd: int) -> int:
+    """Return the tape's descriptor with its lock, and be sure that it is still the tape."""
+    while True:
+        fd = os.open(NAME, os.O_RDWR | os.O_CLOEXEC, dir_fd=dir_fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise NotFinished("the execution has a live writer", "wait for its end") from None
+        try:
+            current = os.stat(NAME, dir_fd=dir_fd).st_ino
+        except FileNotFoundError:
+            current = -1
+        if current == os.fstat(fd).st_ino:
+            return fd
+        os.close(fd)

@@ -1,0 +1,243 @@
+"""Tapes as readers see them: they need nobody alive, never write, and never invent output."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+
+from tenuto.keeper import frames
+from tenuto.keeper.frames import EVENT, Frame, Gap
+
+NAME = "tape"
+INDEX_NAME = "tape.idx"
+
+
+class TapeReader:
+    """Reads one execution's tape from any place in it; survives damage and replacement."""
+
+    def __init__(self, folder: str) -> None:
+        """Open the tape in a folder; raises FileNotFoundError where there is none."""
+        self.folder = folder
+        self.damaged = 0
+        self._path = os.path.join(folder, NAME)
+        self._fd = -1
+        self._offset = 0
+        self._last = -1
+        self._open()
+
+    def _open(self) -> None:
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = fd
+        self._inode = os.fstat(fd).st_ino
+        self._magic = b""
+        self._offset = 0
+        self._find_magic()
+
+    def _find_magic(self) -> bool:
+        if not self._magic:
+            found = frames.read_magic(os.pread(self._fd, frames.PREAMBLE_SIZE, 0))
+            if found is not None:
+                self._magic = found[0]
+        return bool(self._magic)
+
+    def close(self) -> None:
+        """Close the tape."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> TapeReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return os.fstat(self._fd).st_size
+
+    def refresh(self) -> None:
+        """Go on with the new file if the tape was replaced (its history was cleared)."""
+        try:
+            if os.stat(self._path).st_ino == self._inode:
+                return
+        except FileNotFoundError:
+            return
+        self._open()
+
+    # Reading
+
+    def new(self) -> Iterator[Frame]:
+        """Yield the frames that came since the last call, each once."""
+        self.refresh()
+        if not self._find_magic():
+            return
+        if not self._offset:
+            self._offset = self._place(self._last + 1)
+        for frame in self._scan(self._offset, self._last):
+            self._offset, self._last = frame.end, frame.seq
+            yield frame
+
+    def skip_to(self, after: int) -> None:
+        """Make `new` begin after a sequence number."""
+        self._last, self._offset = after, 0
+
+    def frames(self, after: int = -1) -> Iterator[Frame]:
+        """Yield the frames after a sequence number."""
+        if self._find_magic():
+            for frame in self._scan(self._place(after + 1), -1):
+                if frame.seq > after:
+                    yield frame
+
+    def since(self, time_ns: int) -> Iterator[Frame]:
+        """Yield the frames later than a moment."""
+        if not self._find_magic():
+            return
+        place = self._bisect(time_ns, by_time=True)
+        for frame in self._scan(place, -1):
+            if frame.time_ns > time_ns:
+                yield frame
+
+    def events(self) -> Iterator[Frame]:
+        """Yield the events only, by the index where a large tape has one."""
+        if not self._find_magic():
+            return
+        offset, last = frames.PREAMBLE_SIZE, -1
+        for seq, _, at, stream in self._entries():
+            if stream == EVENT:
+                frame = next(frames.read_frames(self._fd, self._magic, at, last), None)
+                if not isinstance(frame, Frame) or frame.seq != seq:
+                    break  # the index is wrong from here on; the tape itself decides
+                yield frame
+            offset, last = at, seq - (stream != EVENT)
+        for frame in self._scan(offset, last):
+            if frame.stream == EVENT:
+                yield frame
+
+    def tail(self, lines: int) -> list[Frame]:
+        """Return the frames that hold the last lines of output, the first one cut to fit."""
+        if not self._find_magic() or lines <= 0:
+            return []
+        total = self._entry_count()
+        back = 2
+        while True:
+            entry = self._entry(total - back) if back <= total else None
+            found = [f for f in self._scan(entry[2] if entry else frames.PREAMBLE_SIZE, -1)]
+            found = [frame for frame in found if frame.stream != EVENT]
+            kept = _last_lines(found, lines)
+            if entry is None or len(kept) < len(found):
+                return kept
+            back *= 2
+
+    def last_seq(self) -> int:
+        """Return the sequence number of the last good frame, or -1."""
+        if not self._find_magic():
+            return -1
+        entry = self._entry(self._entry_count() - 1)
+        last = -1
+        for frame in self._scan(entry[2] if entry else frames.PREAMBLE_SIZE, -1):
+            last = frame.seq
+        return last
+
+    def _scan(self, offset: int, after: int) -> Iterator[Frame]:
+        for frame in frames.read_frames(self._fd, self._magic, offset, after):
+            if isinstance(frame, Gap):
+                self.damaged += frame.end - frame.offset
+            else:
+                yield frame
+
+    # The sparse index
+
+    def _entry_count(self) -> int:
+        try:
+            size = os.stat(os.path.join(self.folder, INDEX_NAME)).st_size
+        except FileNotFoundError:
+            return 0
+        return size // frames.INDEX_ENTRY.size
+
+    def _entry(self, number: int) -> tuple[int, int, int, int] | None:
+        """Return one entry whose frame is really there, or None."""
+        if number < 0:
+            return None
+        width = frames.INDEX_ENTRY.size
+        try:
+            fd = os.open(os.path.join(self.folder, INDEX_NAME), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            entry = frames.read_entry(os.pread(fd, width, number * width))
+        finally:
+            os.close(fd)
+        if entry is None:
+            return None
+        return entry if frames.header_at(self._fd, self._magic, entry[2]) == entry[:2] else None
+
+    def _entries(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the entries in order up to the first bad one."""
+        try:
+            with open(os.path.join(self.folder, INDEX_NAME), "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return
+        for start in range(0, len(data), frames.INDEX_ENTRY.size):
+            entry = frames.read_entry(data, start)
+            if entry is None:
+                return
+            yield entry
+
+    def _place(self, seq: int) -> int:
+        """Return an offset at or before the frame with this sequence number."""
+        return self._bisect(seq, by_time=False)
+
+    def _bisect(self, wanted: int, by_time: bool) -> int:
+        low, high = 0, self._entry_count()
+        offset = frames.PREAMBLE_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            entry = self._entry(middle)
+            if entry is None:  # damaged: what is left of the search is not worth the risk
+                return frames.PREAMBLE_SIZE
+            if entry[1 if by_time else 0] < wanted or (not by_time and entry[0] == wanted):
+                offset, low = entry[2], middle + 1
+            else:
+                high = middle
+        return offset
+
+
+def _last_lines(found: list[Frame], lines: int) -> list[Frame]:
+    """Return the end of the output, `lines` lines of it; a last line may lack its newline."""
+    kept: list[Frame] = []
+    wanted = lines + 1 if found and found[-1].body.endswith(b"\n") else lines
+    for frame in reversed(found):
+        count = frame.body.count(b"\n")
+        if count < wanted:
+            kept.append(frame)
+            wanted -= count
+            continue
+        cut = len(frame.body)
+        for _ in range(wanted):
+            cut = frame.body.rindex(b"\n", 0, cut)
+        rest = frame.body[cut + 1 :]
+        if rest:
+            kept.append(Frame(frame.offset, frame.stream, frame.seq, frame.time_ns, rest))
+        break
+    return kept[::-1]
+
+
+def is_kept(folder: str) -> bool:
+    """Tell whether some process holds the tape's lock: its writer is alive."""
+    try:
+        fd = os.open(os.path.join(folder, NAME), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
