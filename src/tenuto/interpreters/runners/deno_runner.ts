@@ -122,13 +122,12 @@ function register(code: string): string {
       // then the engine names the error, at its line
     }
   }
-  const hooks = registerHooks({
+  registerHooks({
     resolve(specifier: string, context: any, next: any) {
       return specifier === url ? { url, format: "module", shortCircuit: true } : next(specifier, context);
     },
     load(address: string, context: any, next: any) {
       if (address !== url) return next(address, context);
-      hooks.deregister?.(); // everything it imports loads as ever
       return { source, format: "module", shortCircuit: true };
     },
   });
@@ -151,8 +150,5 @@ addEventListener("unhandledrejection", (event) => {
   event.preventDefault();
   fail(event.reason);
 });
-try {
-  await import(register(code));
-} catch (error) {
-  fail(error);
-}
+// Not awaited: Deno then sees for itself when nothing is left to do.
+import(register(code)).catch(fail);

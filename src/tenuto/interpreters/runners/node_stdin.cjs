@@ -10,16 +10,27 @@ let partial = '';
 let started = false;
 let ended = false;
 
+/** Read, and live for it; or rest. A file has no handle to let go of: it ends by itself. */
+function wake() {
+  process.stdin.ref?.();
+  process.stdin.resume();
+}
+
+function rest() {
+  process.stdin.pause();
+  process.stdin.unref?.();
+}
+
 /** Serve the readers in order, then read on or rest. */
 function serve() {
   const waited = readers.length > 0;
   while (readers.length > 0 && (lines.length > 0 || ended)) readers.shift()(lines.shift() ?? null);
   if (readers.length > 0) {
-    process.stdin.resume();
+    wake();
     return;
   }
   if (waited) send({ type: 'read' });
-  if (started && !ended) process.stdin.pause();
+  if (started && !ended) rest();
 }
 
 function take(text) {
@@ -52,7 +63,7 @@ function readStdin() {
     if (readers.length > 1) return;
     send({ type: 'reading' });
     if (!started) start();
-    process.stdin.resume();
+    wake();
   });
 }
 
