@@ -150,6 +150,12 @@ class Resumed(Event, frozen=True, tag="resumed"):
     argv: tuple[str, ...] = ()
 
 
+class Faulted(Event, frozen=True, tag="faulted"):
+    """Something in the keeper itself went wrong; it went on."""
+
+    text: str = ""
+
+
 class Unknown(Event, frozen=True, tag="unknown"):
     """An event of a newer release, or one that does not parse."""
 
@@ -173,6 +179,7 @@ AnyEvent = (
     | LeftBehindEnded
     | Lost
     | Resumed
+    | Faulted
     | Unknown
 )
 

@@ -154,7 +154,7 @@ class Execution:
                 if self.state is State.WAITING:
                     self._move(State.RUNNING, time_ns)
             case ev.Ended(state=state, reason=reason):
-                if self.state in LIVE:
+                if self.state in LIVE and state in ENDED:
                     self.ended, self.ended_ns = event, time_ns
                     self.left_behind = event.left
                     self._move(state, time_ns, reason)

@@ -7,16 +7,19 @@ import datetime
 from tenuto.core.errors import InvalidInput
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_MOST_SECONDS = 1e15  # thirty million years: nobody means more
+_MOST_BYTES = 1e30
 _BYTES = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
-def parse_duration(text: str | float) -> float:
+def parse_duration(text: object) -> float:
     """Return seconds for `30`, `30s`, `1.5h`, `1h30m` or a number; never negative."""
-    if isinstance(text, (int, float)):
-        seconds = float(text)
-    else:
+    seconds = -1.0
+    if isinstance(text, str):
         seconds = _duration(text)
-    if not 0 <= seconds < float("inf"):
+    elif isinstance(text, (int, float)) and not isinstance(text, bool):
+        seconds = float(text) if abs(text) < _MOST_SECONDS else -1.0
+    if not 0 <= seconds < _MOST_SECONDS:
         raise InvalidInput(f"{text!r} is not a duration", "write it as 30s, 10m, 2h or 1h30m")
     return seconds
 
@@ -54,16 +57,18 @@ def _split_unit(text: str) -> tuple[str, str]:
     return text[:end], text[end:]
 
 
-def parse_size(text: str | int) -> int:
+def parse_size(text: object) -> int:
     """Return bytes for `512M`, `2GiB`, `64k` or a number; powers of 1024."""
-    if isinstance(text, int):
+    size = -1
+    if isinstance(text, int) and not isinstance(text, bool):
         size = text
-    else:
+    elif isinstance(text, str):
         number, unit = _split_number(text.strip())
         unit = unit.strip().lower()
         unit = unit.removesuffix("ib") if unit.endswith("ib") else unit
         unit = unit.removesuffix("b") if len(unit) == 2 else unit  # noqa: PLR2004  kb, mb, gb
-        size = int(float(number) * _BYTES[unit]) if number and unit in _BYTES else -1
+        asked = float(number) * _BYTES[unit] if number and unit in _BYTES else -1.0
+        size = int(asked) if asked < _MOST_BYTES else -1
     if size < 0:
         raise InvalidInput(f"{text!r} is not a size", "write it as 512M, 2G or a number of bytes")
     return size
@@ -73,16 +78,16 @@ def parse_moment(text: str, now_ns: int) -> int:
     """Return nanoseconds since the epoch for an ISO 8601 time or an age such as `10m`."""
     stripped = text.strip()
     age = _duration(stripped)
-    if age >= 0 and not stripped.replace(".", "").isdecimal():
+    if 0 <= age < _MOST_SECONDS and not stripped.replace(".", "").isdecimal():
         return now_ns - int(age * 1e9)
     try:
         moment = datetime.datetime.fromisoformat(stripped)
-    except ValueError:
+        if moment.tzinfo is None:
+            moment = moment.astimezone()
+    except (ValueError, OverflowError):  # the latter from years that have no local time
         raise InvalidInput(
             f"{text!r} is not a time", "write 2026-11-15T10:00:00Z, or an age such as 10m"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.astimezone()
     delta = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
     return (delta.days * 86400 + delta.seconds) * 1_000_000_000 + delta.microseconds * 1000
 
@@ -91,7 +96,7 @@ def iso(time_ns: int) -> str:
     """Return a moment as ISO 8601 in UTC with microseconds."""
     seconds, rest = divmod(time_ns, 1_000_000_000)
     moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
+    return f"{moment:%Y-%m-%dT%H:%M:%S}".rjust(19, "0") + f".{rest // 1000:06d}Z"
 
 
 def brief_duration(seconds: float) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sys
+import threading
 from typing import Protocol
 
 from tenuto.core.errors import EngineFault
@@ -33,7 +35,7 @@ def _spawn(ahead: int, source: str) -> tuple[socket.socket, int]:
         pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", "-c", BOOT, source, str(_JOBS_FD), str(ahead)],
-            {key: os.environ[key] for key in ("PATH", "TENUTO_KEEPER_LOG") if key in os.environ},
+            {key: os.environ[key] for key in ("PATH", "TENUTO_FAULT", "TENUTO_KEEPER_LOG") if key in os.environ},
             file_actions=[(os.POSIX_SPAWN_DUP2, far.fileno(), _JOBS_FD)],
             setsigdef=list(range(1, 32)),
         )
@@ -95,6 +97,7 @@ class ZygoteLauncher:
         self._ahead = ahead
         self._source = source
         self._jobs: socket.socket | None = None
+        self._lock = threading.Lock()
         self.restarts = -1
         self._start()
 
@@ -110,12 +113,15 @@ class ZygoteLauncher:
         """Somebody is there to take a job."""
         if self._jobs is None:
             return False
-        try:
-            return bool(self._jobs.send(b"", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == 0)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        poller = select.poll()
+        poller.register(self._jobs, 0)  # only a hang-up is reported
+        return not poller.poll(0)
+
+    def renew(self) -> None:
+        """Start a new zygote in place of a dead one."""
+        with self._lock:
+            if not self.alive:
+                self._start()
 
     def launch(self, job: bytes, tape_fd: int, dir_fd: int) -> socket.socket:
         """Hand the job over; only a zygote that never took it is replaced and asked again."""
@@ -124,8 +130,8 @@ class ZygoteLauncher:
                 break
             try:
                 return _hand_over(self._jobs, job, tape_fd, dir_fd)
-            except (BrokenPipeError, ConnectionError):
-                self._start()
+            except ConnectionError:
+                self.renew()
         raise EngineFault("no keeper can be started", "see what is wrong with: tenuto doctor")
 
     def close(self) -> None:

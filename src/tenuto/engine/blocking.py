@@ -126,7 +126,7 @@ class BlockingEngine:
         limit = began + (self.settings.wait if up_to is None else up_to)
         with self.watch(execution_id, after, sock) as watch:
             waiting = Waiting(watch, self.settings.output_inline, until)
-            while not waiting.step():
+            while not waiting.take(watch.look()):
                 left = limit - time.monotonic()
                 if left <= 0:
                     break
@@ -324,6 +324,14 @@ class BlockingEngine:
         whole = self.resolve(execution_id)
         ending.interrupt(self.project, whole, self.settings.interrupt_grace)
         return self.show(whole)
+
+    def resize(self, execution_id: str, rows: int, cols: int) -> None:
+        """Tell the execution's terminal its size."""
+        whole = self.resolve(execution_id)
+        try:
+            control.request(self.project.folder(whole), "resize", rows=rows, cols=cols)
+        except control.NoKeeper:
+            return
 
     def clear(self, execution_id: str) -> Snapshot:
         """Drop its output; events and sequence numbers stay."""

@@ -57,9 +57,9 @@ class Waiting:
         self._until = Until(until) if until is not None else None
         self._early = early
 
-    def step(self) -> bool:
-        """Look once; True when the wait is over."""
-        for frame in self.watch.look():
+    def take(self, found: list[Frame]) -> bool:
+        """Take what a look found; True when the wait is over."""
+        for frame in found:
             if self._until is not None and self.matched is None and is_output(frame):
                 self.matched = self._until.match(frame)
             self._gather(frame)

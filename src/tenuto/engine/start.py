@@ -20,12 +20,14 @@ from tenuto.dispatch.launch import Launcher
 from tenuto.engine.recover import fold, settle, starter_mark
 from tenuto.engine.settings import Settings
 from tenuto.engine.work import Work
+from tenuto.keeper.faults import point
 from tenuto.stores.index import Index, Row
 from tenuto.stores.layout import Project, as_error
 from tenuto.stores.pen import Pen
 from tenuto.stores.tape import TapeReader
 
 _START_PATIENCE_S = 60.0
+_TRIES = 3
 
 
 class Starter:
@@ -42,7 +44,7 @@ class Starter:
         self._mark = (0, "")
 
     def start(self, work: Work) -> tuple[str, socket.socket]:
-        """Return the id and a connection that watches, once the keeper has the program running."""
+        """Return the id and a connection that watches, once a keeper has taken the work over."""
         execution_id = new_id()
         spec = msgspec.structs.replace(work.spec, limits=self._with_quota(work.spec.limits))
         row = Row(
@@ -56,12 +58,14 @@ class Starter:
             starter=self._own_mark(),
         )
         self._index.add(row, spec.code or " ".join(spec.argv))
+        point("start-indexed")
         try:
             created = ev.Created(id=execution_id, spec=spec, version=__version__)
             pen = Pen.create(self._project.folder(execution_id), created)
         except OSError as error:
             self._index.forget([execution_id])
             raise as_error(error, "the execution cannot be recorded") from error
+        point("start-recorded")
         work = msgspec.structs.replace(work, spec=spec)
         return execution_id, self._hand_over(pen, execution_id, work)
 
@@ -84,18 +88,23 @@ class Starter:
         return self._hand_over(pen, execution_id, work)
 
     def _hand_over(self, pen: Pen, execution_id: str, work: Work) -> socket.socket:
+        """Give the tape to a keeper; our own lock on it stays until one has taken the job."""
+        job = _job(pen, execution_id, work)
         try:
-            sock = self._launcher.launch(_job(pen, execution_id, work), pen.fd, pen.dir_fd)
-            sock.settimeout(_START_PATIENCE_S)
-            first = sock.recv(1)  # our lock on the tape stays until the keeper has spoken
+            for _ in range(_TRIES):
+                sock = self._launcher.launch(job, pen.fd, pen.dir_fd)
+                point("start-handed-over")
+                sock.settimeout(_START_PATIENCE_S)
+                if sock.recv(1):
+                    return sock
+                sock.close()  # nobody took it, so that trying again cannot run it twice
+            raise EngineFault("its process died before it took the job", "see: tenuto doctor")
         except (OSError, EngineFault) as error:
-            pen.append(ev.Ended(state=State.FAILED, reason="keeper", detail=str(error)))
+            text = error.message if isinstance(error, EngineFault) else str(error)
+            pen.append(ev.Ended(state=State.FAILED, reason="keeper", detail=text))
+            raise EngineFault(f"no keeper could be started: {text}", "see: tenuto doctor") from error
+        finally:
             pen.put_down()
-            raise EngineFault(f"no keeper could be started: {error}", "see: tenuto doctor") from error
-        pen.put_down()
-        if not first:  # it took the job and died: whether the program ran is settled by the tape
-            settle(self._project, execution_id)
-        return sock
 
     def _with_quota(self, limits: Limits) -> Limits:
         if limits.output is not None or self._settings.output_quota is None:
@@ -119,6 +128,7 @@ def _job(pen: Pen, execution_id: str, work: Work) -> bytes:
         "id": execution_id,
         "magic": pen.magic.hex(),
         "next_seq": pen.next_seq,
+        "last_ns": pen.last_ns,
         "argv": spec.argv,
         "cwd": spec.cwd,
         "env": work.environ,

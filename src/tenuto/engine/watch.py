@@ -49,13 +49,14 @@ class Watch:
 
     def look(self) -> list[Frame]:
         """Return the frames that came since the last look; settles a dead keeper's execution."""
-        found = self._news()
-        if self.execution.live and not self._connected():
-            settle(self._project, self.id)
-            found += self._news()
+        found = self.news()
+        if self.adrift:
+            self.anchor()
+            found += self.news()
         return found
 
-    def _news(self) -> list[Frame]:
+    def news(self) -> list[Frame]:
+        """Return the frames that came, without ever blocking."""
         gone = not self._drain()
         found: list[Frame] = []
         for frame in self._reader.new():
@@ -66,6 +67,19 @@ class Watch:
         if gone:
             self._disconnect()
         return found
+
+    @property
+    def adrift(self) -> bool:
+        """It is live as far as we know, but no keeper is there to tell us more."""
+        return self.execution.live and self._sock is None
+
+    def anchor(self) -> None:
+        """Find the keeper, or settle what became of the execution. This may block."""
+        try:
+            self._sock = control.watch(self._folder)
+            self._sock.setblocking(False)
+        except control.NoKeeper:
+            settle(self._project, self.id)
 
     def _drain(self) -> bool:
         """Take the wake-up bytes; False once the keeper is gone."""
@@ -79,15 +93,6 @@ class Watch:
             return True
         except OSError:
             return False
-
-    def _connected(self) -> bool:
-        if self._sock is None:
-            try:
-                self._sock = control.watch(self._folder)
-                self._sock.setblocking(False)
-            except control.NoKeeper:
-                return False
-        return True
 
     def _disconnect(self) -> None:
         if self._sock is not None:

@@ -28,7 +28,7 @@ class Channel:
         self._out = memoryview(struct.pack("<I", len(body)) + body)
         self._in = bytearray()
         self._open = True
-        keeper.on(sock.fileno(), select.EPOLLIN | select.EPOLLOUT, self._ready)
+        keeper.loop.on(sock.fileno(), select.EPOLLIN | select.EPOLLOUT, self._ready)
 
     def _ready(self, mask: int) -> None:
         if mask & select.EPOLLOUT:
@@ -45,7 +45,7 @@ class Channel:
         except OSError:
             self._out = self._out[:0]
         if self._open:
-            self._keeper.on(self._sock.fileno(), select.EPOLLIN, self._ready)
+            self._keeper.loop.on(self._sock.fileno(), select.EPOLLIN, self._ready)
 
     def _receive(self) -> bool:
         try:
@@ -73,7 +73,7 @@ class Channel:
         if self._open:
             self._open = False
             self.reading = False
-            self._keeper.off(self._sock.fileno())
+            self._keeper.loop.off(self._sock.fileno())
             self._sock.close()
 
     def _take(self, line: bytes) -> None:

@@ -1,66 +1,61 @@
-"""Starts the main process: descriptors, terminal, limits, group, and death with its keeper."""
+"""The main process: forked ahead of its job, given it over a line, and dead with its keeper.
+
+Forking is the slow part of starting a program, and it does not depend on the program: a *stem* (our
+fork, in its own session and group, its descriptors in place) waits for the words to exec.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import resource
 import signal
 import socket
 import struct
 import termios
-from typing import Any
+from typing import Any, NoReturn
 
 from tenuto.keeper import cgroup, frames, linux, procfs
 from tenuto.keeper.stdin import Stdin
 
 _PIPE_SIZE = 1024 * 1024
 _CHANNEL_FD = 3
+_LINE_FD = 4
+_KEPT = 5
 _RESET = (
     signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ
 )  # fmt: skip
 
 
 class Child:
-    """The main process and our ends of what it was given."""
+    """The main process, before and after it has its program, and our ends of its descriptors."""
 
-    def __init__(self, job: dict[str, Any], group: str, keep_out: tuple[int, ...]) -> None:
-        """Fork and exec; `keep_out` are descriptors that the fork must drop before anything else."""
+    def __init__(self, base: str, terminal: tuple[int, int] | None = None) -> None:
+        """Fork the stem; `base` is where its control group can be made, `terminal` rows and cols."""
         self.outputs: dict[int, int] = {}
-        self.channel: socket.socket | None = None
-        self.group = group
-        theirs, slave = self._descriptors(job)
-        code: str | None = job.get("code")
-        far: socket.socket | None = None
-        if code is not None:
-            self.channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.error_fd, error_far = os.pipe2(os.O_CLOEXEC)
+        self.group = cgroup.create(base, f"{os.getpid()}-{os.urandom(6).hex()}") if base else ""
+        stdio = self._terminal(*terminal) if terminal else self._pipes()
+        self.channel, channel_far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._line, line_far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.line_fd = self._line.fileno()
+        group_fd = -1
+        if self.group:
+            group_fd = os.open(self.group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         keeper = os.getpid()
-        self.pid = os.fork()
+        self.pid, inside = linux.fork(group_fd)
         if self.pid == 0:
-            for fd in keep_out:
+            join = "" if inside else self.group
+            theirs = [*stdio, channel_far.fileno(), line_far.fileno()]
+            _be_stem(theirs, terminal is not None, join, keeper)
+        for fd in {group_fd, *stdio}:
+            if fd >= 0:
                 os.close(fd)
-            _become(job, theirs, slave, far, group, keeper, error_far)
-        os.close(error_far)
-        for fd in set(theirs):
-            os.close(fd)
-        if far is not None:
-            far.close()
+        channel_far.close()
+        line_far.close()
         self.start = procfs.start_time(self.pid)
 
-    def _descriptors(self, job: dict[str, Any]) -> tuple[tuple[int, int, int], int]:
-        """Return the child's stdin, stdout, stderr and, with a terminal, its slave side."""
-        if job.get("pty"):
-            master, slave = os.openpty()
-            size = struct.pack("HHHH", int(job.get("rows") or 24), int(job.get("cols") or 80), 0, 0)
-            fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
-            modes = termios.tcgetattr(slave)
-            modes[1] &= ~termios.OPOST  # output as written, no carriage returns added
-            modes[3] &= ~termios.ECHO  # what is sent is not output
-            termios.tcsetattr(slave, termios.TCSANOW, modes)
-            self.stdin = Stdin(master, os.fstat(slave), terminal=True)
-            self.outputs[master] = frames.OUT
-            return (slave, slave, slave), slave
+    def _pipes(self) -> list[int]:
         in_read, in_write = os.pipe2(os.O_CLOEXEC)
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
@@ -69,7 +64,43 @@ class Child:
         self.stdin = Stdin(in_write, os.fstat(in_read), terminal=False)
         self.outputs[out_read] = frames.OUT
         self.outputs[err_read] = frames.ERR
-        return (in_read, out_write, err_write), -1
+        return [in_read, out_write, err_write]
+
+    def _terminal(self, rows: int, cols: int) -> list[int]:
+        master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+        modes = termios.tcgetattr(slave)
+        modes[1] &= ~termios.OPOST  # output as written, no carriage returns added
+        modes[3] &= ~termios.ECHO  # what is sent is not output
+        termios.tcsetattr(slave, termios.TCSANOW, modes)
+        self.stdin = Stdin(master, os.fstat(slave), terminal=True)
+        self.outputs[master] = frames.OUT
+        return [slave, slave, slave]
+
+    def begin(self, words: bytes) -> None:
+        """Give the stem its program: a JSON object with argv, env, cwd, limits, code and id."""
+        self._line.sendall(struct.pack("<I", len(words)) + words)
+
+    def exec_error(self) -> str:
+        """Return why the program could not be started, or nothing once it was; closes the line."""
+        try:
+            text = self._line.recv(4096).decode("utf-8", "replace")
+        except OSError:
+            text = ""
+        self._line.close()
+        return text
+
+    def discard(self) -> None:
+        """End a stem that is not needed after all."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self._line.close()
+        self.channel.close()
+        self.stdin.close()
+        for fd in self.outputs:
+            os.close(fd)
+        if self.group:
+            cgroup.remove(self.group)
 
     def widen(self, fd: int) -> None:
         """Give a pipe that carries a lot more room; the system may refuse."""
@@ -84,46 +115,59 @@ class Child:
             fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
 
 
-def _become(
-    job: dict[str, Any],
-    stdio: tuple[int, int, int],
-    slave: int,
-    channel: socket.socket | None,
-    group: str,
-    keeper: int,
-    error_fd: int,
-) -> None:
-    """Turn the forked process into the program; never returns."""
+def _be_stem(theirs: list[int], terminal: bool, join: str, keeper: int) -> NoReturn:
+    """Put the descriptors in place, wait for the words, exec. Never returns."""
     try:
+        high = max(theirs) + 10
+        moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, high) for fd in theirs]
+        for target, fd in enumerate(moved):
+            os.dup2(fd, target, inheritable=target < _CHANNEL_FD)
+        os.closerange(_KEPT, 1 << 16)  # the tape's lock and the zygote's socket among them
         linux.die_with_parent(signal.SIGKILL)
         if os.getppid() != keeper:
             os._exit(127)
+        os.setsid()
+        if join:
+            cgroup.join(join)
+        if terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         signal.set_wakeup_fd(-1)
         for number in _RESET:
             signal.signal(number, signal.SIG_DFL)
-        os.setsid()
-        if group:
-            cgroup.join(group)
-        if slave >= 0:
-            fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-        environment = dict(job["env"])
-        kept = [os.dup(fd) for fd in stdio]
-        if channel is not None:
-            environment["TENUTO_CHANNEL"] = str(_CHANNEL_FD)
-            kept.append(os.dup(channel.fileno()))
-        high = max(*kept, error_fd) + 10
-        moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, high) for fd in kept]
-        error_fd = fcntl.fcntl(error_fd, fcntl.F_DUPFD_CLOEXEC, high)
-        for target, fd in enumerate(moved):
-            os.dup2(fd, target)
-        os.chdir(job["cwd"])
-        _limit(job.get("limits") or {})
-        os.execve(job["argv"][0], job["argv"], environment)
+        _exec(json.loads(_words()))
     except BaseException as error:
         code = error.errno if isinstance(error, OSError) else 0
-        os.write(error_fd, f"{code or 0} {error}".encode()[:4096])
+        os.write(_LINE_FD, f"{code or 0} {error}".encode()[:4096])
     finally:
         os._exit(127)
+
+
+def _words() -> bytes:
+    """Read what to become, or end quietly if nobody will ever say."""
+    (size,) = struct.unpack("<I", _exactly(4))
+    return _exactly(size)
+
+
+def _exactly(size: int) -> bytes:
+    parts: list[bytes] = []
+    while size:
+        part = os.read(_LINE_FD, min(size, 1 << 20))
+        if not part:
+            os._exit(127)
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _exec(words: dict[str, Any]) -> None:
+    environment: dict[str, str] = words["env"]
+    environment[procfs.MARK] = words["id"]
+    if words["code"] is not None:
+        environment["TENUTO_CHANNEL"] = str(_CHANNEL_FD)
+        os.set_inheritable(_CHANNEL_FD, True)
+    os.chdir(words["cwd"])
+    _limit(words["limits"] or {})
+    os.execve(words["argv"][0], words["argv"], environment)
 
 
 def _limit(limits: dict[str, Any]) -> None:

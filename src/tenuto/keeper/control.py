@@ -37,16 +37,12 @@ def socket_path(dir_fd: int) -> str:
 
 def listen(dir_fd: int) -> socket.socket:
     """Bind the control socket in an execution's folder, replacing a dead keeper's."""
-    try:
-        os.unlink(NAME, dir_fd=dir_fd)
-    except FileNotFoundError:
-        pass
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
     try:
         server.bind(socket_path(dir_fd))
-    finally:
-        os.umask(before)
+    except OSError:
+        os.unlink(NAME, dir_fd=dir_fd)
+        server.bind(socket_path(dir_fd))
     server.listen(64)
     server.setblocking(False)
     return server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import select
@@ -9,12 +10,13 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable
 from typing import Any
 
-from tenuto.keeper import cgroup, control, frames, linux, procfs, sweep, verdict
+from tenuto.keeper import cgroup, control, linux, procfs, sweep, verdict
 from tenuto.keeper.channel import Channel
 from tenuto.keeper.child import Child
+from tenuto.keeper.faults import point
+from tenuto.keeper.loop import Loop
 from tenuto.keeper.requests import Requests
 from tenuto.keeper.writer import HIGH_WATER, LOW_WATER, TapeWriter
 
@@ -29,15 +31,17 @@ _INPUT_MOST_S = 5.0
 class Keeper:
     """One execution's owner, from its start to the end of everything that it started."""
 
-    def __init__(
-        self, job: dict[str, Any], tape_fd: int, dir_fd: int, starter: socket.socket, base: str
-    ) -> None:
-        """Take a job, its locked tape and folder, and the connection of whoever started it."""
-        linux.set_name(procfs.KEEPER_NAME)
+    def __init__(self, base: str, boot: str) -> None:
+        """Make ready for a job: whatever does not depend on it is done here, ahead of time."""
         linux.adopt_orphans()
-        self.job = job
-        self.id: str = job["id"]
-        self.limits: dict[str, Any] = job.get("limits") or {}
+        self.child = Child(base)
+        self.loop = Loop()
+        self.loop.on_child = self._reap
+        self.loop.on_terminate = lambda: self.interrupt("its keeper was told to stop", 2.0)
+        self.loop.on_wake = self._woken
+        self.loop.on_fault = self._note_fault
+        self.writer = TapeWriter(self.loop.wake)
+        self.requests = Requests(self)
         self.outcome: verdict.Outcome | None = None
         self.ended = False
         self.waiting = ""
@@ -45,90 +49,60 @@ class Keeper:
         self.signal_asked = 0
         self.interactive = False
         self.left: list[int] = []
-        self.killers: list[control.Connection] = []
-        self._epoll = select.epoll()
-        self._handlers: dict[int, Callable[[int], None]] = {}
-        self._due: dict[Callable[[], None], float] = {}
+        self.channel: Channel | None = None
+        self._base = base
+        self._boot = boot
+        self._start = procfs.start_time(os.getpid())
         self._paused = False
+        self._childless = False
         self._killed_left = False
         self._status: int | None = None
         self._usage: resource.struct_rusage | None = None
         self._exec_error = ""
-        self._quiet_since = time.monotonic()
+        self._quiet_since = 0.0
         self._input_pause = _INPUT_FIRST_S
         self._input_seen = 0
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._tape_fd, self._dir_fd = tape_fd, dir_fd
-        self._signals()
-        self.server = control.listen(dir_fd)
-        self.group = cgroup.create(base, self.id) if base else ""
-        self.requests = Requests(self)
-        self._spawn_child()
-        magic = bytes.fromhex(job["magic"])
-        self.writer = TapeWriter(tape_fd, dir_fd, magic, int(job["next_seq"]), self._wake)
-        self.on(self._wake_fd, select.EPOLLIN, lambda _: self._woken())
-        self.on(self.server.fileno(), select.EPOLLIN, lambda _: self.requests.accept())
-        self.requests.adopt(starter)
-        self._announce()
 
-    # The loop
+    def take(self, data: bytes, tape_fd: int, dir_fd: int, starter: socket.socket) -> None:
+        """Take a job, its locked tape and folder, and the connection of whoever started it."""
+        job: dict[str, Any] = json.loads(data)
+        self.job = job
+        self.id: str = job["id"]
+        self.limits: dict[str, Any] = job.get("limits") or {}
+        self._dir_fd = dir_fd
+        if job.get("pty"):
+            self.child.discard()
+            size = (int(job.get("rows") or 24), int(job.get("cols") or 80))
+            self.child = Child(self._base, size)
+        point("keeper-taken")
+        self.child.begin(data)  # it execs while we get ready
+        point("keeper-begun")
+        linux.set_name(procfs.KEEPER_NAME)
+        self.writer.open(tape_fd, dir_fd, job)
+        self.requests.open(dir_fd, starter)
+        self._watch_child()
+        self._announce()
+        point("keeper-announced")
 
     def run(self) -> None:
         """Serve until the program and everything it left behind are gone."""
-        while not self.writer.finished:
-            timeout = None
-            if self._due:
-                timeout = max(0.0, min(self._due.values()) - time.monotonic())
-            for fd, mask in self._epoll.poll(timeout):
-                handler = self._handlers.get(fd)
-                if handler is not None:
-                    self._guard(handler, mask)
-            if self._due:
-                now = time.monotonic()
-                for call in [call for call, at in self._due.items() if at <= now]:
-                    del self._due[call]
-                    self._guard(lambda _, call=call: call(), 0)
-        self.requests.answer_killers([])  # nothing is finished before the last process is dead
+        self.loop.run(lambda: self.writer.finished)
         self.requests.close()
         os.unlink(control.NAME, dir_fd=self._dir_fd)
-        if self.group:
-            cgroup.remove(self.group)
+        if self.child.group:
+            cgroup.remove(self.child.group)
 
-    def _guard(self, handler: Callable[[int], None], mask: int) -> None:
-        """Run a handler; a defect in one must not take the child or the tape down."""
-        try:
-            handler(mask)
-        except Exception:
-            self.writer.event("note", text=traceback.format_exc(limit=8)[-4000:])
-
-    def on(self, fd: int, mask: int, handler: Callable[[int], None]) -> None:
-        """Call a handler whenever a descriptor is ready."""
-        if fd in self._handlers:
-            self._epoll.modify(fd, mask)
-        else:
-            self._epoll.register(fd, mask)
-        self._handlers[fd] = handler
-
-    def off(self, fd: int) -> None:
-        """Forget a descriptor (before it is closed)."""
-        if self._handlers.pop(fd, None) is not None:
-            self._epoll.unregister(fd)
-
-    def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call once, later; asking again moves the time."""
-        self._due[call] = time.monotonic() + seconds
-
-    def _wake(self) -> None:
-        os.eventfd_write(self._wake_fd, 1)
+    def _note_fault(self) -> None:
+        self.writer.event("faulted", text=traceback.format_exc(limit=8)[-4000:])
 
     def _woken(self) -> None:
-        os.eventfd_read(self._wake_fd)
+        """Look at the writer: there may be room again, or none."""
         if self._paused and self.writer.backlog < LOW_WATER and not self._over_quota():
             self._paused = False
             if self.waiting == "disk":
                 self._continued()
             for fd in self.child.outputs:
-                self._epoll.modify(fd, select.EPOLLIN)
+                self.loop.mask(fd, select.EPOLLIN)
             if self._status is not None and not self.ended:
                 self._drain()
         if self.writer.disk_full:
@@ -138,30 +112,14 @@ class Keeper:
 
     # Start
 
-    def _signals(self) -> None:
-        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self.interrupt("keeper was told to stop", 2.0))
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-        def reap(_: int) -> None:
-            os.read(reader, 4096)
-            self._reap()
-
-        self.on(reader, select.EPOLLIN, reap)
-
-    def _spawn_child(self) -> None:
-        self.job["env"][procfs.MARK] = self.id
-        keep_out = (self._tape_fd, self._dir_fd)
-        self.child = Child(self.job, self.group, keep_out)
+    def _watch_child(self) -> None:
         for fd in self.child.outputs:
-            self.on(fd, select.EPOLLIN, lambda _, fd=fd: self._read_output(fd))
-        self.on(self.child.error_fd, select.EPOLLIN, lambda _: self._exec_done())
-        self.channel = None
-        if self.child.channel is not None:
+            self.loop.on(fd, select.EPOLLIN, lambda _, fd=fd: self._read_output(fd))
+        self.loop.on(self.child.line_fd, select.EPOLLIN, lambda _: self._exec_done())
+        if self.job.get("code") is not None:
             self.channel = Channel(self.child.channel, self.job["code"], self)
+        else:
+            self.child.channel.close()
 
     def _announce(self) -> None:
         self.writer.event(
@@ -169,20 +127,20 @@ class Keeper:
             pid=self.child.pid,
             pid_start=self.child.start,
             keeper_pid=os.getpid(),
-            keeper_start=procfs.start_time(os.getpid()),
-            boot=procfs.boot_id(),
-            cgroup=self.group,
+            keeper_start=self._start,
+            boot=self._boot,
+            cgroup=self.child.group,
         )
+        self._quiet_since = time.monotonic()
         if self.job.get("deadline"):
-            self.after(float(self.job["deadline"]), self._deadline)
+            self.loop.after(float(self.job["deadline"]), self._deadline)
         if self.job.get("idle"):
-            self.after(float(self.job["idle"]), self._idle)
-        self.after(_INPUT_FIRST_S, self._look_for_input)
+            self.loop.after(float(self.job["idle"]), self._idle)
+        self.loop.after(_INPUT_FIRST_S, self._look_for_input)
 
     def _exec_done(self) -> None:
-        self._exec_error = os.read(self.child.error_fd, 4096).decode("utf-8", "replace")
-        self.off(self.child.error_fd)
-        os.close(self.child.error_fd)
+        self.loop.off(self.child.line_fd)
+        self._exec_error = self.child.exec_error()
 
     # Output
 
@@ -200,6 +158,7 @@ class Keeper:
         if len(data) >= _WIDEN_AT:
             self.child.widen(fd)
         self.writer.output(self.child.outputs[fd], data)
+        point("keeper-read")
         self.size += len(data)
         self.lines += data.count(b"\n")
         self._active()
@@ -208,7 +167,7 @@ class Keeper:
         return len(data)
 
     def _close_output(self, fd: int) -> None:
-        self.off(fd)
+        self.loop.off(fd)
         del self.child.outputs[fd]
         os.close(fd)
         if self._status is not None and not self.ended:
@@ -218,7 +177,7 @@ class Keeper:
         """Stop reading: the program blocks on its next write, nothing is dropped."""
         self._paused = True
         for fd in self.child.outputs:
-            self._epoll.modify(fd, 0)
+            self.loop.mask(fd, 0)
         if self._over_quota():
             quota = self.limits["output"]
             if self.limits.get("output_policy") == "fail":
@@ -236,8 +195,8 @@ class Keeper:
         """Something moved: whoever watches for silence begins anew."""
         self._quiet_since = time.monotonic()
         self._input_pause = _INPUT_FIRST_S
-        if self._look_for_input in self._due or not self.ended:
-            self.after(_INPUT_FIRST_S, self._look_for_input)
+        if not self.ended:
+            self.loop.after(_INPUT_FIRST_S, self._look_for_input)
         if self.waiting == "input":
             self._input_seen = 0
 
@@ -260,7 +219,7 @@ class Keeper:
             self._continued()
         if not blocked:
             self._input_pause = min(self._input_pause * 2, _INPUT_MOST_S)
-        self.after(self._input_pause if not self.waiting else 0.25, self._look_for_input)
+        self.loop.after(self._input_pause if not self.waiting else 0.25, self._look_for_input)
 
     def _continued(self) -> None:
         self.waiting = ""
@@ -282,7 +241,7 @@ class Keeper:
         quiet = time.monotonic() - self._quiet_since
         bound = float(self.job["idle"])
         if self.waiting or quiet < bound:  # waiting for someone is not silence of its own
-            self.after(max(0.01, bound - quiet) if not self.waiting else bound, self._idle)
+            self.loop.after(max(0.01, bound - quiet) if not self.waiting else bound, self._idle)
         else:
             self.end_by(verdict.idle(bound))
 
@@ -293,17 +252,19 @@ class Keeper:
 
     def members(self) -> list[int]:
         """Return every live process of this execution."""
-        return sweep.members(self.id, self.group, os.getpid())
+        if self._childless:
+            return []
+        return sweep.members(self.id, self.child.group, os.getpid())
 
     def _kill_tree(self) -> None:
         """Send SIGKILL to all until none is left; the loop goes on between the rounds."""
         self._reap()
         alive = self.members()
         if alive:
-            if self.group:
-                cgroup.kill(self.group)
+            if self.child.group:
+                cgroup.kill(self.child.group)
             sweep.send(alive, signal.SIGKILL)
-            self.after(_KILL_PAUSE_S, self._kill_tree)
+            self.loop.after(_KILL_PAUSE_S, self._kill_tree)
         elif self.ended and self.left:
             self._killed_left = True
             self._settle_left()
@@ -320,9 +281,9 @@ class Keeper:
         def insist() -> None:
             if not self.ended:
                 self._signal_group(signal.SIGTERM)
-                self.after(grace, self._kill_tree)
+                self.loop.after(grace, self._kill_tree)
 
-        self.after(grace, insist)
+        self.loop.after(grace, insist)
 
     def _signal_group(self, number: int) -> None:
         try:
@@ -338,7 +299,9 @@ class Keeper:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
+                self._childless = True  # we adopt every orphan: nothing of the tree is left
                 break
+            self._childless = False
             if pid == 0:
                 break
             if pid == self.child.pid and self._status is None:
@@ -366,18 +329,21 @@ class Keeper:
 
     def _end(self) -> None:
         self.ended = True
-        if self._handlers.get(self.child.error_fd):
+        if self.loop.watches(self.child.line_fd):
             self._exec_done()
         status = self._status if self._status is not None else 0
         self.left = self.members()
         if self.left and self.outcome is not None:  # told to end: nothing may stay
-            self._due[self._kill_tree] = 0.0
-        left = [{"pid": p, "start": procfs.start_time(p), "command": procfs.command(p)} for p in self.left]
+            self.loop.after(0, self._kill_tree)
+        left = [
+            {"pid": pid, "start": procfs.start_time(pid), "command": procfs.command(pid)}
+            for pid in self.left
+        ]
         record = verdict.record(self, status, self._usage, self._exec_error)
+        point("keeper-ending")
         self.writer.event("ended", **record, size=self.size, lines=self.lines, left=left)
         self.child.stdin.close()
-        for call in (self._deadline, self._idle, self._look_for_input):
-            self._due.pop(call, None)
+        self.loop.never(self._deadline, self._idle, self._look_for_input)
         if not self.left:
             self._finish()
 

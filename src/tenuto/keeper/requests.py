@@ -26,13 +26,21 @@ class Requests:
         """Serve for this keeper."""
         self._keeper = keeper
         self._connections: set[control.Connection] = set()
+        self._killers: list[control.Connection] = []
         self._kill_since = 0.0
 
-    def accept(self) -> None:
-        """Take new clients, if they are ours."""
+    def open(self, dir_fd: int, starter: socket.socket) -> None:
+        """Listen, and serve the starter on the connection it passed: it watches from the start."""
+        self._server = control.listen(dir_fd)
+        self._keeper.loop.on(self._server.fileno(), select.EPOLLIN, lambda _: self._accept())
+        connection = control.Connection(starter)
+        self._add(connection)
+        self._watch(connection)
+
+    def _accept(self) -> None:
         while True:
             try:
-                sock, _ = self._keeper.server.accept()
+                sock, _ = self._server.accept()
             except OSError:
                 return
             if control.is_ours(sock):
@@ -40,15 +48,9 @@ class Requests:
             else:
                 sock.close()
 
-    def adopt(self, starter: socket.socket) -> None:
-        """Serve the starter on the connection it passed along: it watches from the first frame."""
-        connection = control.Connection(starter)
-        self._add(connection)
-        self._watch(connection)
-
     def _add(self, connection: control.Connection) -> None:
         self._connections.add(connection)
-        self._keeper.on(
+        self._keeper.loop.on(
             connection.sock.fileno(), select.EPOLLIN, lambda mask: self._ready(connection, mask)
         )
 
@@ -56,12 +58,13 @@ class Requests:
         if connection in self._connections:
             self._connections.discard(connection)
             self._keeper.writer.unwatch(connection.sock)
-            self._keeper.off(connection.sock.fileno())
+            self._keeper.loop.off(connection.sock.fileno())
             connection.sock.close()
 
     def close(self) -> None:
         """Send what is left to send and let everyone go: they see the end of file."""
-        self._keeper.server.close()
+        self.answer_killers([])  # nothing is finished before the last process is dead
+        self._server.close()
         for connection in self._connections:
             connection.flush()
             connection.sock.close()
@@ -84,7 +87,7 @@ class Requests:
                 self._answer(connection, message)
         if connection in self._connections:
             want = select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0)
-            self._keeper.on(
+            self._keeper.loop.on(
                 connection.sock.fileno(), want, lambda mask: self._ready(connection, mask)
             )
 
@@ -160,15 +163,15 @@ class Requests:
         if fd < 0 or fd in self._keeper.child.outputs:  # a terminal: retried with the next output
             return
         if not stdin.blocked:
-            self._keeper.off(fd)
+            self._keeper.loop.off(fd)
             return
 
         def ready(_: int) -> None:
-            self._keeper.off(fd)
+            self._keeper.loop.off(fd)
             stdin.flush()
             self._flush_stdin()
 
-        self._keeper.on(fd, select.EPOLLOUT, ready)
+        self._keeper.loop.on(fd, select.EPOLLOUT, ready)
 
     def _do_kill(self, connection: control.Connection, message: dict[str, Any]) -> None:
         keeper = self._keeper
@@ -176,7 +179,7 @@ class Requests:
         if keeper.ended and not keeper.left:
             connection.reply(ok=False, error="not_running", message="the execution has ended")
         elif number == signal.SIGKILL:
-            keeper.killers.append(connection)
+            self._killers.append(connection)
             self._kill_since = self._kill_since or time.monotonic()
             keeper.end_by(verdict.killed(number))
         else:
@@ -188,19 +191,19 @@ class Requests:
     def answer_killers(self, alive: list[int]) -> None:
         """Answer those who asked for a kill, once it is verified (or will not come)."""
         keeper = self._keeper
-        if not keeper.killers:
+        if not self._killers:
             return
         if not alive and keeper.ended:
-            for connection in keeper.killers:
+            for connection in self._killers:
                 connection.reply(ok=True, dead=True)
-            keeper.killers.clear()
+            self._killers.clear()
         elif time.monotonic() - self._kill_since > _KILL_PATIENCE_S:
-            for connection in keeper.killers:
+            for connection in self._killers:
                 text = f"still alive after SIGKILL: {alive}"
                 connection.reply(ok=False, error="unkillable", message=text, pids=alive)
-            keeper.killers.clear()
+            self._killers.clear()
         elif not alive:
-            keeper.after(0.001, lambda: self.answer_killers([]))
+            keeper.loop.after(0.001, lambda: self.answer_killers([]))
 
     def _do_interrupt(self, connection: control.Connection, message: dict[str, Any]) -> None:
         if self._keeper.ended:

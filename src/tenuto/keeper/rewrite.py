@@ -11,6 +11,7 @@ import json
 import os
 
 from tenuto.keeper import frames
+from tenuto.keeper.faults import point
 
 _NAME = "tape.new"
 
@@ -43,11 +44,13 @@ def without_output(dir_fd: int, old_fd: int, magic: bytes, next_seq: int, now_ns
         _frame(new_fd, magic, next_seq, now_ns, body)
         os.fsync(new_fd)
         unlink_quietly("tape.idx", dir_fd)  # before the rename: an old index never meets a new tape
+        point("rewrite-before-rename")
         os.rename(_NAME, "tape", src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     except OSError:
         os.close(new_fd)
         unlink_quietly(_NAME, dir_fd)
         raise
+    point("rewrite-after-rename")
     os.close(old_fd)
     return new_fd
 

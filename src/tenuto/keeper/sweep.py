@@ -14,11 +14,12 @@ _PAUSE_S = 0.001
 def members(execution_id: str, group: str, root: int = 0) -> list[int]:
     """Return the live processes of an execution: by group, by descent, and (no root) by mark."""
     found = set(cgroup.members(group)) if group else set[int]()
+    spared: set[int] = set()
     if root:
         found.update(procfs.descendants(root))
     else:
         found.update(pid for pid in procfs.all_pids() if procfs.carries_mark(pid, execution_id))
-    spared = _own_line()
+        spared = _own_line()
     return [pid for pid in sorted(found) if pid not in spared and _alive(pid)]
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import json
 import os
 import queue
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from tenuto.keeper import frames, linux, rewrite
+from tenuto.keeper.faults import point
 
 HIGH_WATER = 4 * 1024 * 1024
 LOW_WATER = 1024 * 1024
@@ -22,6 +24,7 @@ _RESERVE = 64 * 1024
 _STEP = 4 * 1024 * 1024
 _BLOCK = 4096
 _RETRY_S = 0.25
+_NO_INDEX, _GIVEN_UP = -1, -2
 
 _Item = tuple[int, int, bytes]
 
@@ -34,32 +37,32 @@ class TapeWriter:
     HIGH_WATER), while events still go through on room that was set aside for them.
     """
 
-    def __init__(
-        self, tape_fd: int, dir_fd: int, magic: bytes, next_seq: int, wake: Callable[[], None]
-    ) -> None:
-        """Take over the locked tape; `wake` makes the loop look at the fields below."""
-        self.fd = tape_fd
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """Start the thread; `wake` makes the loop look at the fields below."""
+        self.fd = -1
         self.kept = 0
         self.disk_full = ""
         self.finished = False
         self._accepted = 0  # written by the loop only
         self._appended = 0  # written by the thread only
-        self._dir_fd = dir_fd
-        self._magic = magic
         self._wake = wake
         self._queue: queue.SimpleQueue[_Item | Callable[[], None]] = queue.SimpleQueue()
         self._held: deque[_Item] = deque()
         self._watchers: tuple[socket.socket, ...] = ()
-        self._seq = next_seq
-        self._last_ns = 0
+        self._can_reserve = True
+        self._index_fd = _NO_INDEX
+        self._indexed = 0
+        _thread.start_new_thread(self._run, ())
+
+    def open(self, tape_fd: int, dir_fd: int, job: dict[str, Any]) -> None:
+        """Take over the locked tape; before this nothing may be written."""
+        self.fd = tape_fd
+        self._dir_fd = dir_fd
+        self._magic = bytes.fromhex(job["magic"])
+        self._seq = int(job["next_seq"])
+        self._last_ns = int(job["last_ns"])
         self._offset = os.fstat(tape_fd).st_size
         self._room = -(-self._offset // _BLOCK) * _BLOCK
-        self._can_reserve = True
-        self._index_fd = -1
-        self._entries: list[bytes] = []
-        self._indexed = 0
-        self._reindex()
-        threading.Thread(target=self._run, daemon=True).start()
 
     # What the loop calls
 
@@ -192,7 +195,9 @@ class TapeWriter:
             seq += 1
         if spare:
             self._make_room(offset)
+        point("writer-before-append")
         self._write(buffers, offset - self._offset)
+        point("writer-after-append")
         self._seq, self._last_ns, self._offset, self._indexed = seq, last_ns, offset, indexed
         self.kept += output
         self._index(entries)
@@ -217,42 +222,42 @@ class TapeWriter:
 
     def _index(self, entries: list[bytes]) -> None:
         """Keep the sparse index; small tapes have none, and a failing one is dropped whole."""
-        if self._index_fd == -2:  # noqa: PLR2004  given up
-            return
-        self._entries += entries
-        if self._offset < frames.INDEX_FROM or not self._entries:
-            return
-        try:
-            if self._index_fd < 0:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        if self._index_fd == _NO_INDEX and self._offset >= frames.INDEX_FROM:
+            entries = self._all_entries()
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            try:
                 self._index_fd = os.open("tape.idx", flags, 0o600, dir_fd=self._dir_fd)
-            data = b"".join(self._entries)
-            if os.write(self._index_fd, data) != len(data):
-                raise OSError(errno.ENOSPC, "index cut short")
-            self._entries.clear()
+            except OSError:
+                self._index_fd = _GIVEN_UP
+        if self._index_fd < 0 or not entries:
+            return
+        data = b"".join(entries)
+        try:
+            if os.write(self._index_fd, data) == len(data):
+                return
         except OSError:
-            self._drop_index()
-            self._index_fd = -2
+            pass
+        self._drop_index(_GIVEN_UP)
 
-    def _drop_index(self) -> None:
+    def _drop_index(self, then: int) -> None:
         if self._index_fd >= 0:
             os.close(self._index_fd)
-        self._index_fd = -1
-        self._entries.clear()
+        self._index_fd = then
+        self._indexed = 0
         rewrite.unlink_quietly("tape.idx", self._dir_fd)
 
-    def _reindex(self) -> None:
-        """Begin the index anew from what is on the tape already."""
-        self._drop_index()
+    def _all_entries(self) -> list[bytes]:
+        """Return the index of what is on the tape already."""
+        entries: list[bytes] = []
         self._indexed = 0
         for frame in frames.read_frames(self.fd, self._magic):
             if isinstance(frame, frames.Gap):
                 continue
-            self._last_ns = frame.time_ns
             if frame.stream == frames.EVENT or frame.offset - self._indexed >= frames.INDEX_EVERY:
                 entry = frames.pack_entry(frame.seq, frame.time_ns, frame.offset, frame.stream)
-                self._entries.append(entry)
+                entries.append(entry)
                 self._indexed = frame.offset
+        return entries
 
     def _clear(self) -> None:
         try:
@@ -260,12 +265,12 @@ class TapeWriter:
                 self._dir_fd, self.fd, self._magic, self._seq, max(self._last_ns, time.time_ns())
             )
         except OSError as error:
-            self._note("note", text=f"clear_history failed: {error.strerror}")
+            self._note("faulted", text=f"clear_history failed: {error.strerror}")
             return
         self._seq += 1
         self._offset = self._room = os.fstat(self.fd).st_size
         self.kept = 0
-        self._reindex()
+        self._drop_index(_NO_INDEX)
         self._notify()
         self._wake()
 
@@ -276,6 +281,7 @@ class TapeWriter:
                 time.sleep(_RETRY_S)
                 self._queue.put(self._finish)
                 return
+        point("writer-before-sync")
         try:
             os.ftruncate(self.fd, self._offset)
             os.fdatasync(self.fd)

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import array
 import gc
-import json
 import os
 import select
 import signal
 import socket
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from tenuto.keeper import cgroup, linux
+from tenuto.keeper import cgroup, linux, procfs
 from tenuto.keeper.keeper import Keeper
 
 BOOT = (
@@ -28,6 +27,7 @@ BOOT = (
     "from tenuto.keeper.zygote import main\n"
     "main(sys.argv[1:])"
 )
+TAKEN = b"t"
 _FDS = 4
 
 
@@ -44,14 +44,15 @@ def main(arguments: list[str]) -> NoReturn:
     jobs = socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
     base = cgroup.find_base()
+    boot = procfs.boot_id()
     if base:
         cgroup.join(base)
     if ahead:
-        _fork_keepers(jobs, ahead, base)
-    _keep(jobs, base)
+        _fork_keepers(jobs, ahead)
+    _keep(jobs, base, boot)
 
 
-def _fork_keepers(jobs: socket.socket, ahead: int, base: str) -> None:
+def _fork_keepers(jobs: socket.socket, ahead: int) -> None:
     """Stay here as the zygote, and return only in a forked keeper-to-be."""
     linux.set_name("tenuto-zygote")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are nobody's to wait for
@@ -82,8 +83,10 @@ class _Taken:
     fd = -1
 
 
-def _keep(jobs: socket.socket, base: str) -> NoReturn:
+def _keep(jobs: socket.socket, base: str, boot: str) -> NoReturn:
     """Wait for one job and keep it to its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    keeper = Keeper(base, boot)
     size = array.array("i").itemsize * _FDS
     try:
         data, ancillary, _, _ = jobs.recvmsg(1, socket.CMSG_SPACE(size), socket.MSG_CMSG_CLOEXEC)
@@ -97,22 +100,31 @@ def _keep(jobs: socket.socket, base: str) -> NoReturn:
     jobs.close()
     if os.getpid() != os.getsid(0):
         os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     fds = array.array("i")
     fds.frombytes(ancillary[0][2][:size])
     job_fd, tape_fd, dir_fd, starter_fd = fds
-    with open(job_fd, "rb") as file:
-        file.seek(0)
-        job: dict[str, Any] = json.loads(file.read())
+    starter = socket.socket(fileno=starter_fd)
+    starter.send(TAKEN, socket.MSG_NOSIGNAL)  # from here on nobody may hand the job to another
+    data = _contents(job_fd)
     status = 1
     try:
-        Keeper(job, tape_fd, dir_fd, socket.socket(fileno=starter_fd), base).run()
+        keeper.take(data, tape_fd, dir_fd, starter)
+        keeper.run()
         status = 0
     except BaseException:
         if path := os.environ.get("TENUTO_KEEPER_LOG"):
             _log(path)
     finally:
         os._exit(status)
+
+
+def _contents(fd: int) -> bytes:
+    size = os.fstat(fd).st_size
+    data = b""
+    while len(data) < size:
+        data += os.pread(fd, size - len(data), len(data))
+    os.close(fd)
+    return data
 
 
 def _log(path: str) -> None:

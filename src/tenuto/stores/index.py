@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -30,7 +31,7 @@ CREATE TABLE executions (
   row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, state TEXT NOT NULL,
   reason TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '', parent TEXT, exit_code INTEGER,
   is_async INTEGER NOT NULL DEFAULT 0, created_ns INTEGER NOT NULL, started_ns INTEGER,
-  ended_ns INTEGER, starter TEXT NOT NULL DEFAULT ''
+  ended_ns INTEGER, starter TEXT NOT NULL DEFAULT '', text TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX executions_by_state ON executions (state, id);
 CREATE INDEX executions_live ON executions (id) WHERE state IN ({_LIVE});
@@ -83,6 +84,7 @@ class Index:
         self._db: apsw.Connection | None = None
         self._inode = 0
         self._lock_fd = -1
+        self._threads = threading.RLock()  # a transaction belongs to the connection, not the thread
 
     # Writing
 
@@ -94,14 +96,10 @@ class Index:
         values = (
             row.id, row.kind, str(row.state), row.reason, row.title, row.parent, row.exit_code,
             int(row.is_async), row.created_ns, row.started_ns, row.ended_ns, row.starter,
+            text[:_TEXT_MOST],
         )  # fmt: skip
         marks = ", ".join("?" * len(values))
-        with db:
-            db.execute(f"INSERT OR REPLACE INTO executions ({_COLUMNS}) VALUES ({marks})", values)
-            db.execute(
-                "INSERT INTO words (rowid, text) VALUES (?, ?)",
-                (db.last_insert_rowid(), f"{row.title} {text}"[:_TEXT_MOST]),
-            )
+        db.execute(f"INSERT OR REPLACE INTO executions ({_COLUMNS}, text) VALUES ({marks})", values)
 
     def settle(self, row: Row) -> None:
         """Bring a row to what its tape says; an ended one changes only by a resume."""
@@ -185,6 +183,7 @@ class Index:
         if only_async:
             terms.append("is_async = 1")
         if text:
+            self._use(_catch_up_words)
             terms.append("row IN (SELECT rowid FROM words WHERE words MATCH ?)")
             values.append(_match(text))
         where = f"WHERE {' AND '.join(terms)}" if terms else ""
@@ -223,7 +222,7 @@ class Index:
             db.execute("DELETE FROM words")
             db.execute("DELETE FROM counts")
             for row in self._rows_from_folders():
-                self._insert(db, row, "")
+                self._insert(db, row, row.title)
                 number += 1
         return number
 
@@ -239,10 +238,12 @@ class Index:
     def _use(self, work: Callable[[apsw.Connection], _T]) -> _T:
         """Do something with the database; a broken one is put aside and rebuilt, once."""
         try:
-            return work(self._connection())
+            with self._threads:
+                return work(self._connection())
         except (apsw.CorruptError, apsw.NotADBError):
-            self._replace()
-            return work(self._connection())
+            with self._threads:
+                self._replace()
+                return work(self._connection())
         except (apsw.FullError, apsw.IOError) as error:
             cause = OSError(28, "no space left on device, or the disk failed")
             raise as_error(cause, f"the index cannot be written ({error})") from error
@@ -332,6 +333,15 @@ class Index:
         if not healthy:
             self._fill(self._db)
         self._hold(fcntl.LOCK_SH)
+
+
+def _catch_up_words(db: apsw.Connection) -> None:
+    """Index the words of rows added since the last search: starting must not wait for that."""
+    with db:
+        db.execute(
+            "INSERT INTO words (rowid, text) SELECT row, title || ' ' || text FROM executions "
+            "WHERE row > (SELECT coalesce(max(rowid), 0) FROM words)"
+        )
 
 
 def _row(values: Sequence[Any]) -> Row:

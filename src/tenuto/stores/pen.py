@@ -22,7 +22,7 @@ class Pen:
         self.dir_fd = dir_fd
         self.magic = magic
         self.next_seq = next_seq
-        self._last_ns = 0
+        self.last_ns = 0
 
     @classmethod
     def create(cls, folder: str, first: Event) -> Pen:
@@ -73,7 +73,7 @@ class Pen:
         end = frames.PREAMBLE_SIZE
         for frame in frames.read_frames(self.fd, self.magic):
             if isinstance(frame, frames.Frame):
-                end, self.next_seq, self._last_ns = frame.end, frame.seq + 1, frame.time_ns
+                end, self.next_seq, self.last_ns = frame.end, frame.seq + 1, frame.time_ns
         torn = os.fstat(self.fd).st_size - end
         if torn > 0:
             os.ftruncate(self.fd, end)
@@ -81,9 +81,9 @@ class Pen:
 
     def _pack(self, event: Event) -> bytes:
         body = encode_event(event)
-        self._last_ns = max(self._last_ns, time.time_ns())
+        self.last_ns = max(self.last_ns, time.time_ns())
         header, trailer = frames.pack(
-            self.magic, frames.EVENT, self.next_seq, self._last_ns, body
+            self.magic, frames.EVENT, self.next_seq, self.last_ns, body
         )
         self.next_seq += 1
         return header + body + trailer
@@ -100,7 +100,7 @@ class Pen:
 
     def clear(self) -> None:
         """Drop the output, keep the events; see keeper.rewrite."""
-        now = max(self._last_ns, time.time_ns())
+        now = max(self.last_ns, time.time_ns())
         self.fd = rewrite.without_output(self.dir_fd, self.fd, self.magic, self.next_seq, now)
         self.next_seq += 1
 

@@ -1,0 +1,338 @@
+"""The public engine: `async with Engine() as engine: …`. The same verbs as on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, TypeVar
+
+from tenuto.core.errors import InvalidInput, NotRunning
+from tenuto.core.execution import Chunk, Snapshot
+from tenuto.core.quantities import parse_moment
+from tenuto.core.specs import Limits
+from tenuto.core.states import State
+from tenuto.dispatch.launch import ZygoteLauncher
+from tenuto.engine.blocking import BlockingEngine
+from tenuto.engine.goals import Waiting
+from tenuto.engine.health import Check, examine
+from tenuto.engine.reports import Report, report
+from tenuto.engine.retention import Cleaned, clean, clean_by_settings
+from tenuto.engine.settings import Settings, load_settings
+from tenuto.engine.watch import Watch, as_chunk, is_output
+from tenuto.engine.work import Options, Work
+from tenuto.stores.layout import find_project
+
+_T = TypeVar("_T")
+_THREADS = 8
+
+
+class Engine:
+    """A project's executions, from Python. Leaving it ends nothing that it started."""
+
+    def __init__(self, folder: str | None = None, *, settings: Settings | None = None) -> None:
+        """Work for the project around a folder (the current one); `settings` replace the files'."""
+        self._folder = folder
+        self._settings = settings
+        self._blocking: BlockingEngine | None = None
+        self._zygote: ZygoteLauncher | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._health: asyncio.Task[None] | None = None
+        self._checks: list[Check] = []
+
+    async def __aenter__(self) -> Engine:
+        self._threads = ThreadPoolExecutor(_THREADS, "tenuto")
+        self._blocking = await self._call(self._open)
+        self._health = asyncio.create_task(self._watch_health())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._health is not None:
+            self._health.cancel()
+            await asyncio.gather(self._health, return_exceptions=True)
+        if self._blocking is not None:
+            await self._call(self._blocking.close)
+            self._blocking = None
+        if self._threads is not None:
+            self._threads.shutdown()
+
+    def _open(self) -> BlockingEngine:
+        project = find_project(self._folder or os.getcwd(), os.environ)
+        settings = self._settings or load_settings(project.root, os.environ)[0]
+        self._zygote = ZygoteLauncher(settings.keepers_ahead)
+        engine = BlockingEngine(project, settings, self._zygote)
+        clean_by_settings(engine)
+        return engine
+
+    @property
+    def _engine(self) -> BlockingEngine:
+        if self._blocking is None:
+            raise InvalidInput("the engine is not open", "use it as: async with Engine() as engine")
+        return self._blocking
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._engine.settings
+
+    async def _call(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """Run what may block in a thread of ours."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: function(*arguments))
+
+    # Start
+
+    async def start(
+        self,
+        code: str | None = None,
+        *,
+        command: Sequence[str] | None = None,
+        language: str | None = None,
+        **options: Any,
+    ) -> str:
+        """Start code in a language, or a command, and return its id.
+
+        Options: cwd, env, title, pty, limits (Limits), deadline, idle (seconds).
+        """
+        work = await self._call(self._work, code, command, language, {"detached": True, **options})
+        execution_id, sock = await self._call(self._engine.start, work)
+        sock.close()
+        return execution_id
+
+    async def run(
+        self,
+        code: str | None = None,
+        *,
+        command: Sequence[str] | None = None,
+        language: str | None = None,
+        wait: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        title: str = "",
+        pty: bool = False,
+        limits: Limits | None = None,
+        deadline: float | None = None,
+        idle: float | None = None,
+    ) -> Snapshot:
+        """Start, then wait; after `wait` seconds (30 by default) it is handed over, still running."""
+        options = {
+            "cwd": cwd, "env": env or {}, "title": title, "pty": pty, "limits": limits or Limits(),
+            "deadline": deadline, "idle": idle,
+        }  # fmt: skip
+        began = time.monotonic()
+        work = self._work(code, command, language, options)
+        execution_id, sock = await self._call(self._engine.start, work)
+        watch = self._engine.watch(execution_id, -1, sock)
+        return await self._wait(watch, wait, None, began)
+
+    def _work(
+        self,
+        code: str | None,
+        command: Sequence[str] | None,
+        language: str | None,
+        options: dict[str, Any],
+    ) -> Work:
+        if (code is None) == (command is None):
+            raise InvalidInput("give either code or a command", "engine.run(code, language=…)")
+        try:
+            chosen = Options(**options)
+        except TypeError as error:
+            raise InvalidInput(str(error), "see the options in the documentation") from None
+        if command is not None:
+            return self._engine.command(command, chosen)
+        if language is None:
+            raise InvalidInput("the code's language is not given", 'such as language="python"')
+        return self._engine.code(code or "", language, chosen)
+
+    async def resume(
+        self, execution_id: str, *, force: bool = False, wait: float | None = None
+    ) -> Snapshot:
+        """Run an interrupted or lost execution again and wait for it."""
+        began = time.monotonic()
+        whole, sock = await self._call(self._engine.resume, execution_id, force)
+        return await self._wait(self._engine.watch(whole, -1, sock), wait, None, began)
+
+    # Wait and read
+
+    async def wait(
+        self,
+        execution_id: str,
+        up_to: float | None = None,
+        *,
+        until: str | None = None,
+        after: int = -1,
+    ) -> Snapshot:
+        """Wait for the end, a text or /regex/ in the output, or for someone being waited for."""
+        whole = await self._call(self._engine.resolve, execution_id)
+        watch = await self._call(self._engine.watch, whole, after)
+        return await self._wait(watch, up_to, until, time.monotonic())
+
+    async def _wait(
+        self, watch: Watch, up_to: float | None, until: str | None, began: float
+    ) -> Snapshot:
+        limit = began + (self.settings.wait if up_to is None else up_to)
+        with watch:
+            waiting = Waiting(watch, self.settings.output_inline, until)
+            while not waiting.take(await self._look(watch)):
+                left = limit - time.monotonic()
+                if left <= 0:
+                    break
+                await _news_of(watch, left)
+            return await self._call(self._engine.conclude, waiting, time.monotonic() - began)
+
+    async def _look(self, watch: Watch) -> list[Any]:
+        found = watch.news()
+        if watch.adrift:
+            await self._call(watch.anchor)
+            found += watch.news()
+        return found
+
+    async def follow(self, execution_id: str, *, after: int = -1) -> AsyncIterator[Chunk]:
+        """Yield the output as it comes, from a cursor on, until the execution ends."""
+        whole = await self._call(self._engine.resolve, execution_id)
+        with await self._call(self._engine.watch, whole, after) as watch:
+            while True:
+                for frame in await self._look(watch):
+                    if is_output(frame):
+                        yield as_chunk(frame)
+                if not watch.execution.live:
+                    return
+                await _news_of(watch, None)
+
+    async def logs(
+        self,
+        execution_id: str,
+        *,
+        after: int = -1,
+        since: str | None = None,
+        tail: int | None = None,
+    ) -> list[Chunk]:
+        """Return the output so far: all, after a cursor, since a time (ISO or `10m`), or last lines."""
+
+        def read() -> list[Chunk]:
+            whole = self._engine.resolve(execution_id)
+            moment = None if since is None else parse_moment(since, time.time_ns())
+            return list(self._engine.logs(whole, after, moment, tail))
+
+        return await self._call(read)
+
+    async def show(self, execution_id: str) -> Snapshot:
+        """Return an execution as it is now, without its output."""
+        return await self._call(self._engine.show, execution_id)
+
+    async def list(
+        self,
+        *,
+        running: bool = False,
+        states: Sequence[State] = (),
+        kind: str = "",
+        text: str = "",
+        since: str | None = None,
+        most: int | None = 50,
+        only_async: bool = False,
+    ) -> list[Snapshot]:
+        """Return executions, newest first."""
+        moment = 0 if since is None else parse_moment(since, time.time_ns())
+        return await self._call(
+            self._engine.list, running, states, kind, text, moment, most, only_async
+        )
+
+    # Act
+
+    async def send(
+        self, execution_id: str, data: str | bytes, *, raw: bool = False, eof: bool = False
+    ) -> Literal["delivered", "queued", "closed"]:
+        """Write to its stdin, a newline added unless raw; tell what became of it."""
+        body = data.encode() if isinstance(data, str) else data
+        if body and not raw and not body.endswith(b"\n"):
+            body += b"\n"
+        fate = await self._call(self._engine.send, execution_id, body, eof)
+        return "delivered" if fate == "delivered" else "queued" if fate == "queued" else "closed"
+
+    async def kill(self, execution_id: str, *, signal: str = "KILL") -> Snapshot:
+        """End its whole tree; returns once that is verified. Another signal is only sent."""
+        return await self._call(self._engine.kill, execution_id, signal)
+
+    async def kill_all(self) -> list[Snapshot]:
+        """Kill every live execution of the project."""
+        killed: list[Snapshot] = []
+        for snapshot in await self.list(running=True, most=None):
+            try:
+                killed.append(await self.kill(snapshot.id))
+            except NotRunning:
+                continue
+        return killed
+
+    async def interrupt(self, execution_id: str) -> Snapshot:
+        """Ask it to stop, insist after a while; returns once it has ended."""
+        return await self._call(self._engine.interrupt, execution_id)
+
+    async def clear(self, execution_id: str) -> Snapshot:
+        """Drop its output so far; the tape says so, and sequence numbers stay."""
+        return await self._call(self._engine.clear, execution_id)
+
+    async def clean(
+        self,
+        *,
+        older_s: float | None = None,
+        keep: int | None = None,
+        max_size: int | None = None,
+    ) -> Cleaned:
+        """Remove ended executions that are too old, too many or too large together."""
+        return await self._call(clean, self._engine, older_s, keep, max_size)
+
+    # Reports and health
+
+    async def report(self) -> Report:
+        """Return what is running now."""
+        return await self._call(report, self._engine)
+
+    async def reports(self) -> AsyncIterator[Report]:
+        """Yield a report every `report_every` seconds in which anything runs."""
+        while self.settings.report_every > 0:
+            await asyncio.sleep(self.settings.report_every)
+            current = await self.report()
+            if current.running:
+                yield current
+
+    async def health(self) -> list[Check]:
+        """Check keepers, zygote, index, disk and interpreters now."""
+        self._checks = await self._call(examine, self._engine)
+        return self._checks
+
+    async def _watch_health(self) -> None:
+        """Keep the zygote alive, and the last checks at hand, while anything runs."""
+        while True:
+            await asyncio.sleep(self.settings.health_every or 3600.0)
+            zygote = self._zygote
+            if zygote is not None and not zygote.alive:
+                await self._call(zygote.renew)
+            if await self._call(self._engine.index.live):
+                await self.health()
+
+
+async def _news_of(watch: Watch, at_most: float | None) -> None:
+    """Sleep until a watch has news, or for so long."""
+    bounds = [bound for bound in (at_most, watch.pause) if bound is not None]
+    timeout = min(bounds) if bounds else None
+    fd = watch.fileno()
+    if fd < 0:
+        await asyncio.sleep(timeout or 0)
+        return
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    timer = None if timeout is None else loop.call_later(timeout, wake)
+    loop.add_reader(fd, wake)
+    try:
+        await woken
+    finally:
+        loop.remove_reader(fd)
+        if timer is not None:
+            timer.cancel()
