@@ -10,6 +10,7 @@ from tenuto.core.errors import InvalidInput
 
 Kind = Literal["code", "command", "task", "step"]
 QuotaPolicy = Literal["hold", "fail"]
+_MOST = 5 * 1024 * 1024  # escaped as JSON in the worst way it still fits in one frame
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,11 +55,13 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def check_text(name: str, text: str) -> str:
-    """Return text that the operating system takes as an argument, or raise InvalidInput."""
+    """Return text that can be recorded and passed to a program, or raise InvalidInput."""
     if "\0" in text:
         raise InvalidInput(f"{name} holds a NUL character", "remove it: no program can be given one")
     try:
-        text.encode("utf-8", "surrogateescape")
+        size = len(text.encode())
     except UnicodeEncodeError:
         raise InvalidInput(f"{name} is not valid text", "pass valid UTF-8") from None
+    if size > _MOST:
+        raise InvalidInput(f"{name} is larger than {_MOST >> 20} MiB", "put it in a file")
     return text
