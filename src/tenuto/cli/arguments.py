@@ -1,0 +1,84 @@
+"""Arguments shared by the verbs, and a parser whose errors are ours."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tenuto.cli.console import Console
+from tenuto.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
+    from tenuto.engine.blocking import BlockingEngine
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises InvalidInput instead of printing and leaving; writes help without a buffer."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the arguments."""
+        raise InvalidInput(message, f"see: {self.prog} --help")
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        del file
+        Console().write(1, message.encode())
+
+
+def parser_for(verb: str, summary: str) -> Parser:
+    """Return a verb's parser with the flags that all verbs take."""
+    parser = Parser(prog=f"tenuto {verb}", description=summary, allow_abbrev=False)
+    common = parser.add_argument_group("everywhere")
+    common.add_argument("--json", action="store_true", help="print JSON on stdout")
+    common.add_argument("--no-color", action="store_true", help="no colours, even on a terminal")
+    common.add_argument("--project", metavar="DIR", help="act as if started in that folder")
+    common.add_argument("-q", "--quiet", action="store_true", help="ids only, no messages")
+    return parser
+
+
+def opened(**flags: Any) -> BlockingEngine:
+    """Return the engine of the project around the current folder; use it in a `with closing()`."""
+    from tenuto.engine.blocking import BlockingEngine
+
+    return BlockingEngine.open_here(**flags)
+
+
+def only_running(engine: BlockingEngine, execution_id: str | None) -> str:
+    """Return the whole id; without one, that of the only running execution. Never a guess."""
+    if execution_id is not None:
+        return engine.resolve(execution_id)
+    from tenuto.core.errors import AmbiguousId, UnknownExecution
+    from tenuto.core.ids import short
+
+    live = engine.list(running=True, most=None)
+    if len(live) == 1:
+        return live[0].id
+    if not live:
+        raise UnknownExecution("nothing is running, so name an execution", "list: tenuto ps -a")
+    names = "\n".join(f"{short(one.id)}  {one.title[:60]}" for one in live)
+    raise AmbiguousId(f"{len(live)} executions are running; name one of them", names)
+
+
+def add_id(parser: argparse.ArgumentParser, optional: bool = False) -> None:
+    """Add the execution's id."""
+    if optional:
+        text = "the execution, or a unique prefix of its id (default: the only running one)"
+        parser.add_argument("id", metavar="ID", nargs="?", help=text)
+    else:
+        text = "the execution, or a unique prefix of its id"
+        parser.add_argument("id", metavar="ID", help=text)
+
+
+def count(text: str) -> int:
+    """Return a whole number above zero."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
+    return int(text)
+
+
+def whole(text: str) -> int:
+    """Return a whole number, zero included."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)

@@ -1,0 +1,48 @@
+"""tenuto clean: remove ended executions, by age, number or size. Nothing that lives is touched."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from tenuto.cli.arguments import opened, whole
+from tenuto.cli.words import plural
+from tenuto.core.errors import InvalidInput
+from tenuto.core.quantities import brief_size, parse_duration, parse_size
+
+if TYPE_CHECKING:
+    import argparse
+
+    from tenuto.cli.console import Console
+
+
+def clean_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe `tenuto clean`."""
+    add = parser.add_argument
+    add("--older", metavar="T", type=parse_duration, help="those that ended longer ago than that")
+    add("--keep", metavar="N", type=whole, help="all but the latest N")
+    add("--max-size", metavar="S", type=parse_size, help="the oldest, until the rest fits")
+
+
+def clean(args: argparse.Namespace, console: Console) -> int:
+    """Remove what the flags, or else the retention settings, say."""
+    from tenuto.engine import retention
+
+    asked = (args.older, args.keep, args.max_size)
+    with closing(opened()) as engine:
+        if any(one is not None for one in asked):
+            cleaned = retention.clean(engine, *asked)
+        else:
+            settings = engine.settings
+            kept = (settings.retention_age, settings.retention_count, settings.retention_size)
+            if all(one is None for one in kept):
+                raise InvalidInput(
+                    "what should go? No retention is set",
+                    "add --older 7d, --keep 100 or --max-size 1G",
+                )
+            cleaned = retention.clean_by_settings(engine)
+    if console.json:
+        console.document({"schema": 1, "removed": cleaned.removed, "bytes": cleaned.size})
+    else:
+        console.out(f"removed {plural(cleaned.removed, 'execution')}, {brief_size(cleaned.size)}")
+    return 0

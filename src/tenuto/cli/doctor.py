@@ -1,0 +1,92 @@
+"""tenuto doctor: is everything in order, which settings are in force, and from where."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from tenuto.cli import exits
+from tenuto.cli.arguments import opened
+from tenuto.cli.console import Console, width
+from tenuto.cli.table import table
+from tenuto.cli.words import plural
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from tenuto.engine.blocking import BlockingEngine
+    from tenuto.engine.health import Check
+
+
+def doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe `tenuto doctor`."""
+    parser.add_argument("--rebuild", action="store_true", help="make the index anew from the tapes")
+
+
+def doctor(args: argparse.Namespace, console: Console) -> int:
+    """Check, and exit with 1 if something is wrong."""
+    from tenuto.engine.health import examine
+
+    with closing(opened()) as engine:
+        rebuilt = engine.index.rebuild() if args.rebuild else None
+        checks = examine(engine)
+        settings = _settings(engine)
+    ok = all(check.ok for check in checks)
+    if console.json:
+        import msgspec
+
+        document: dict[str, Any] = {
+            "schema": 1,
+            "ok": ok,
+            "checks": [msgspec.to_builtins(check) for check in checks],
+            "settings": settings,
+            "rebuilt": rebuilt,
+        }
+        console.document(document)
+    else:
+        if rebuilt is not None:
+            console.message(f"The index was rebuilt: {plural(rebuilt, 'execution')}.")
+        _tell(checks, settings, console)
+    return 0 if ok else exits.REFUSED
+
+
+def _settings(engine: BlockingEngine) -> list[dict[str, Any]]:
+    """Return every setting with its value and where that comes from."""
+    import msgspec
+
+    from tenuto.engine.settings import load_settings
+
+    _, sources = load_settings(engine.project.root, os.environ)
+    # a setting has one name in files and another as a field: `report.every`, report_every
+    known = {source.key.replace(".", "_"): source for source in sources}
+    aliases = {"asyncHandoverTimeout": "wait", "executionReportInterval": "report_every"}
+    for alias, field in aliases.items():
+        if alias in known:
+            known[field] = known[alias]
+    result: list[dict[str, Any]] = []
+    for field in msgspec.structs.fields(type(engine.settings)):
+        value = getattr(engine.settings, field.name)
+        source = known[field.name].source if field.name in known else "default"
+        result.append({"name": field.name, "value": value, "source": source})
+    return result
+
+
+def _tell(checks: Sequence[Check], settings: Sequence[dict[str, Any]], console: Console) -> None:
+    rows = [("ok" if check.ok else "WRONG", check.name, check.detail) for check in checks]
+    lines = table(("", "CHECK", "FOUND"), rows, width())
+    console.out(lines[0])
+    for check, line in zip(checks, lines[1:], strict=True):
+        console.out(console.paint(line, "green" if check.ok else "red") if not check.ok else line)
+        if check.hint:
+            console.out(f"         {check.hint}")
+    values = [(one["name"], _text(one["value"]), one["source"]) for one in settings]
+    console.out("")
+    console.out("\n".join(table(("SETTING", "VALUE", "FROM"), values, width())))
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,163 @@
+"""tenuto run and tenuto resume: start something, stay with it for a while, hand it over."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from tenuto.cli import follow
+from tenuto.cli.arguments import add_id, count
+from tenuto.cli.stay import Stay
+from tenuto.core.errors import InvalidInput
+from tenuto.core.quantities import parse_duration, parse_size
+from tenuto.engine.blocking import BlockingEngine
+
+if TYPE_CHECKING:
+    import argparse
+
+    from tenuto.cli.console import Console
+    from tenuto.engine.work import Options, Work
+
+_LANGUAGES = ("python", "node", "deno", "bash")
+
+
+def run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe `tenuto run`."""
+    parser.usage = "tenuto run [OPTION]... CODE | tenuto run [OPTION]... -- COMMAND [ARGUMENT]..."
+    add = parser.add_argument
+    add("code", metavar="CODE", nargs="?", help="code in --lang; - reads it from stdin")
+    add("--lang", choices=_LANGUAGES, help="the language of the code")
+    add("--file", metavar="F", help="run the code in a file; its extension tells the language")
+    add("--cwd", metavar="D", help="working directory (default: this one)")
+    add("--title", metavar="T", default="", help="a name for lists")
+    add("--env", metavar="K=V", action="append", default=[], help="set a variable; repeatable")
+    add("--pty", action="store_true", help="give it a terminal")
+    add("-i", "--interactive", action="store_true", help="forward our stdin to it, and stay")
+    _staying(parser)
+    limits = parser.add_argument_group("limits (none unless asked for)")
+    add = limits.add_argument
+    add("--deadline", metavar="T", type=parse_duration, help="end it after so long")
+    add("--idle", metavar="T", type=parse_duration, help="end it after so long without output")
+    add("--mem", metavar="S", type=parse_size, help="memory for each process, such as 512M")
+    add("--cpu", metavar="T", type=parse_duration, help="processor time for each process")
+    add("--max-file-size", metavar="S", type=parse_size, help="largest file it may write")
+    add("--open-files", metavar="N", type=count, help="open files for each process")
+    add("--max-output", metavar="S", type=parse_size, help="bytes of output kept")
+    add(
+        "--output-policy",
+        choices=("hold", "fail"),
+        help="at --max-output: hold the writer, or fail",
+    )
+
+
+def resume_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe `tenuto resume`."""
+    add_id(parser)
+    parser.add_argument("--force", action="store_true", help="yes, run it again from its beginning")
+    _staying(parser)
+
+
+def _staying(parser: argparse.ArgumentParser) -> None:
+    text = "hand over after so long (default: the setting `wait`, 30s)"
+    parser.add_argument("--wait", metavar="T", type=parse_duration, help=text)
+    parser.add_argument("-d", "--detach", action="store_true", help="do not wait; print the id")
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Start code or a command."""
+    with closing(BlockingEngine.open_here(args.launcher)) as engine:
+        work = _work(engine, args)
+        with follow.uninterrupted() as interruption:
+            stay = Stay(engine, console, *engine.start(work))
+        return stay.until_the_end(args, interruption)
+
+
+def resume(args: argparse.Namespace, console: Console) -> int:
+    """Run an interrupted or lost execution again."""
+    with closing(BlockingEngine.open_here(args.launcher)) as engine:
+        last = [chunk.seq for chunk in engine.logs(engine.resolve(args.id), tail=1)]
+        with follow.uninterrupted() as interruption:
+            stay = Stay(engine, console, *engine.resume(args.id, args.force), max(last, default=-1))
+        args.interactive = args.pty = False
+        return stay.until_the_end(args, interruption)
+
+
+def _work(engine: BlockingEngine, args: argparse.Namespace) -> Work:
+    options = _options(args)
+    if args.command is not None and args.lang is None:
+        if args.code is not None or args.file is not None:
+            raise InvalidInput(
+                "there is code and a command", "give CODE or --file or -- COMMAND, one of them"
+            )
+        return engine.command(args.command, options)
+    code, language = _code(args)
+    return engine.code(code, language, options)
+
+
+def _code(args: argparse.Namespace) -> tuple[str, str]:
+    command: list[str] = args.command or []
+    given = [one for one in (args.code, args.file, *command) if one is not None]
+    if len(given) != 1:
+        what = "there is nothing to run" if not given else "there is more than one piece of code"
+        raise InvalidInput(what, "give CODE with --lang, or --file F, or -- COMMAND ARGUMENT...")
+    languages = ", ".join(_LANGUAGES)
+    if args.file is not None:
+        language = args.lang
+        if language is None:
+            from tenuto.interpreters import language_of
+
+            language = language_of(args.file)
+        if language is None:
+            raise InvalidInput(
+                f"the name of {args.file} does not tell its language", f"add --lang: {languages}"
+            )
+        return _read(args.file), language
+    if args.lang is None:
+        raise InvalidInput(
+            f"code needs --lang: {languages}", f"or is it a command? tenuto run -- {args.code}"
+        )
+    code = command[0] if command else args.code
+    return (_stdin_text() if code == "-" else code), args.lang
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}", "check the path") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is not UTF-8 text", "save it as UTF-8") from None
+
+
+def _stdin_text() -> str:
+    import sys
+
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError:
+        raise InvalidInput("the code on stdin is not UTF-8 text", "pass UTF-8") from None
+
+
+def _options(args: argparse.Namespace) -> Options:
+    from tenuto.core.specs import Limits
+    from tenuto.engine.work import Options
+
+    env: dict[str, str] = {}
+    for pair in args.env:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise InvalidInput(f"--env {pair!r} sets nothing", "write it as --env NAME=VALUE")
+        env[name] = value
+    limits = Limits(
+        memory=args.mem,
+        cpu=args.cpu,
+        file_size=args.max_file_size,
+        open_files=args.open_files,
+        output=args.max_output,
+        output_policy=args.output_policy or "hold",
+    )
+    return Options(
+        cwd=args.cwd, env=env, title=args.title, pty=args.pty, limits=limits,
+        deadline=args.deadline, idle=args.idle, detached=args.detach,
+    )  # fmt: skip
