@@ -6,8 +6,7 @@ package (which every keeper does) costs nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as type checkers know it; importing typing would cost every keeper 10 ms
 if TYPE_CHECKING:
     from tenuto.core.errors import (
         AmbiguousId,

@@ -53,16 +53,22 @@ def join(path: str) -> bool:
     return True
 
 
-def create(base: str, execution_id: str) -> str:
-    """Return a new group for an execution, or "" if it cannot be made."""
-    path = os.path.join(base, execution_id)
+def create(base: str) -> str:
+    """Return a new group for an execution of the calling keeper, or "" if it cannot be made."""
+    path = os.path.join(base, f"{os.getpid()}-{os.urandom(6).hex()}")
     try:
         os.mkdir(path, 0o755)
-    except FileExistsError:
-        return path
     except OSError:
         return ""
     return path
+
+
+def tidy(base: str) -> None:
+    """Remove the empty groups of keepers that died."""
+    for name in os.listdir(base):
+        pid, _, rest = name.partition("-")
+        if rest and not os.path.exists(f"/proc/{pid}"):
+            remove(os.path.join(base, name))
 
 
 def members(path: str) -> list[int]:

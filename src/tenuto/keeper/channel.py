@@ -1,4 +1,8 @@
-"""The runner's own line to the keeper: it is given the code and tells value, exception, reading."""
+"""The child's line to the keeper: it takes what to run, and brings what only the child can tell.
+
+First the stem is told its program, and tells if that could not be started. For code, the language's
+runner inherits the line, takes the code, and tells value, exception and whether it reads its input.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,36 @@ import json
 import select
 import socket
 import struct
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tenuto.keeper.keeper import Keeper
 
 _MOST = 20 * 1024 * 1024
 
 
 class Channel:
-    """Sends the code, then takes messages; a program that writes nonsense here harms only itself."""
+    """Sends the words, then takes messages; a program that writes nonsense here harms only itself."""
 
-    def __init__(self, sock: socket.socket, code: str, keeper: Keeper) -> None:
-        """Take our end of the socket pair."""
+    def __init__(self, sock: socket.socket, words: bytes, code: str | None, keeper: Keeper) -> None:
+        """Take our end, what the stem is to become, and the code for its runner."""
         sock.setblocking(False)
         self.reading = False
         self.raised = ""
+        self.exec_error: tuple[int, str] | None = None
         self._sock = sock
         self._keeper = keeper
-        body = code.encode("utf-8", "surrogatepass")
-        self._out = memoryview(struct.pack("<I", len(body)) + body)
+        out = struct.pack("<I", len(words)) + words
+        if code is not None:
+            body = code.encode("utf-8", "surrogatepass")
+            out += struct.pack("<I", len(body)) + body
+        self._out = memoryview(out)
         self._in = bytearray()
         self._open = True
         keeper.loop.on(sock.fileno(), select.EPOLLIN | select.EPOLLOUT, self._ready)
+        self._send()
 
     def _ready(self, mask: int) -> None:
         if mask & select.EPOLLOUT:
@@ -93,6 +104,8 @@ class Channel:
             if isinstance(line_number, int):
                 fields["line"] = line_number
             self._keeper.writer.event("raised", **fields)
+        elif kind == "exec_failed":
+            self.exec_error = (int(message.get("errno", 0)), str(message.get("text", ""))[:1000])
         elif kind in ("reading", "read"):
             self.reading = kind == "reading"
             self._keeper.input_moved()

@@ -14,31 +14,30 @@ import signal
 import socket
 import struct
 import termios
-from typing import Any, NoReturn
 
 from tenuto.keeper import cgroup, frames, linux, procfs
 from tenuto.keeper.stdin import Stdin
 
+TYPE_CHECKING = False  # as type checkers know it: importing typing would cost each keeper 10 ms
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
 _PIPE_SIZE = 1024 * 1024
 _CHANNEL_FD = 3
-_LINE_FD = 4
-_KEPT = 5
-_RESET = (
-    signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ
-)  # fmt: skip
 
 
 class Child:
-    """The main process, before and after it has its program, and our ends of its descriptors."""
+    """The main process, before and after it has its program, and our ends of its descriptors.
+
+    `channel` is its line to us: the words to exec come over it, then, for code, the runner's messages.
+    """
 
     def __init__(self, base: str, terminal: tuple[int, int] | None = None) -> None:
         """Fork the stem; `base` is where its control group can be made, `terminal` rows and cols."""
         self.outputs: dict[int, int] = {}
-        self.group = cgroup.create(base, f"{os.getpid()}-{os.urandom(6).hex()}") if base else ""
+        self.group = cgroup.create(base) if base else ""
         stdio = self._terminal(*terminal) if terminal else self._pipes()
-        self.channel, channel_far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._line, line_far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.line_fd = self._line.fileno()
+        self.channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         group_fd = -1
         if self.group:
             group_fd = os.open(self.group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -46,13 +45,11 @@ class Child:
         self.pid, inside = linux.fork(group_fd)
         if self.pid == 0:
             join = "" if inside else self.group
-            theirs = [*stdio, channel_far.fileno(), line_far.fileno()]
-            _be_stem(theirs, terminal is not None, join, keeper)
+            _be_stem([*stdio, far.fileno()], terminal is not None, join, keeper)
         for fd in {group_fd, *stdio}:
             if fd >= 0:
                 os.close(fd)
-        channel_far.close()
-        line_far.close()
+        far.close()
         self.start = procfs.start_time(self.pid)
 
     def _pipes(self) -> list[int]:
@@ -77,24 +74,10 @@ class Child:
         self.outputs[master] = frames.OUT
         return [slave, slave, slave]
 
-    def begin(self, words: bytes) -> None:
-        """Give the stem its program: a JSON object with argv, env, cwd, limits, code and id."""
-        self._line.sendall(struct.pack("<I", len(words)) + words)
-
-    def exec_error(self) -> str:
-        """Return why the program could not be started, or nothing once it was; closes the line."""
-        try:
-            text = self._line.recv(4096).decode("utf-8", "replace")
-        except OSError:
-            text = ""
-        self._line.close()
-        return text
-
     def discard(self) -> None:
         """End a stem that is not needed after all."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
-        self._line.close()
         self.channel.close()
         self.stdin.close()
         for fd in self.outputs:
@@ -118,11 +101,12 @@ class Child:
 def _be_stem(theirs: list[int], terminal: bool, join: str, keeper: int) -> NoReturn:
     """Put the descriptors in place, wait for the words, exec. Never returns."""
     try:
+        signal.set_wakeup_fd(-1)
         high = max(theirs) + 10
         moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, high) for fd in theirs]
         for target, fd in enumerate(moved):
             os.dup2(fd, target, inheritable=target < _CHANNEL_FD)
-        os.closerange(_KEPT, 1 << 16)  # the tape's lock and the zygote's socket among them
+        os.closerange(_CHANNEL_FD + 1, 1 << 16)  # the tape's lock and the zygote's socket among them
         linux.die_with_parent(signal.SIGKILL)
         if os.getppid() != keeper:
             os._exit(127)
@@ -131,13 +115,11 @@ def _be_stem(theirs: list[int], terminal: bool, join: str, keeper: int) -> NoRet
             cgroup.join(join)
         if terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        signal.set_wakeup_fd(-1)
-        for number in _RESET:
-            signal.signal(number, signal.SIG_DFL)
         _exec(json.loads(_words()))
     except BaseException as error:
         code = error.errno if isinstance(error, OSError) else 0
-        os.write(_LINE_FD, f"{code or 0} {error}".encode()[:4096])
+        message = {"type": "exec_failed", "errno": code or 0, "text": str(error)[:1000]}
+        os.write(_CHANNEL_FD, json.dumps(message).encode() + b"\n")
     finally:
         os._exit(127)
 
@@ -151,7 +133,7 @@ def _words() -> bytes:
 def _exactly(size: int) -> bytes:
     parts: list[bytes] = []
     while size:
-        part = os.read(_LINE_FD, min(size, 1 << 20))
+        part = os.read(_CHANNEL_FD, min(size, 1 << 20))
         if not part:
             os._exit(127)
         parts.append(part)

@@ -11,7 +11,10 @@ import json
 import os
 import socket
 import struct
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 PROTOCOL = 1
 MAX_MESSAGE = 8 * 1024 * 1024

@@ -8,9 +8,8 @@ import resource
 import select
 import signal
 import socket
+import sys
 import time
-import traceback
-from typing import Any
 
 from tenuto.keeper import cgroup, control, linux, procfs, sweep, verdict
 from tenuto.keeper.channel import Channel
@@ -19,6 +18,10 @@ from tenuto.keeper.faults import point
 from tenuto.keeper.loop import Loop
 from tenuto.keeper.requests import Requests
 from tenuto.keeper.writer import HIGH_WATER, LOW_WATER, TapeWriter
+
+TYPE_CHECKING = False  # as type checkers know it: importing typing would cost each keeper 10 ms
+if TYPE_CHECKING:
+    from typing import Any
 
 _READ = 256 * 1024
 _WIDEN_AT = 64 * 1024
@@ -49,7 +52,6 @@ class Keeper:
         self.signal_asked = 0
         self.interactive = False
         self.left: list[int] = []
-        self.channel: Channel | None = None
         self._base = base
         self._boot = boot
         self._start = procfs.start_time(os.getpid())
@@ -58,7 +60,6 @@ class Keeper:
         self._killed_left = False
         self._status: int | None = None
         self._usage: resource.struct_rusage | None = None
-        self._exec_error = ""
         self._quiet_since = 0.0
         self._input_pause = _INPUT_FIRST_S
         self._input_seen = 0
@@ -75,7 +76,7 @@ class Keeper:
             size = (int(job.get("rows") or 24), int(job.get("cols") or 80))
             self.child = Child(self._base, size)
         point("keeper-taken")
-        self.child.begin(data)  # it execs while we get ready
+        self.channel = Channel(self.child.channel, data, job.get("code"), self)  # it execs meanwhile
         point("keeper-begun")
         linux.set_name(procfs.KEEPER_NAME)
         self.writer.open(tape_fd, dir_fd, job)
@@ -93,7 +94,14 @@ class Keeper:
             cgroup.remove(self.child.group)
 
     def _note_fault(self) -> None:
-        self.writer.event("faulted", text=traceback.format_exc(limit=8)[-4000:])
+        error = sys.exc_info()[1]
+        trace = error.__traceback__ if error is not None else None
+        lines: list[str] = []
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            lines.append(f"{code.co_filename}:{trace.tb_lineno} {code.co_name}")
+            trace = trace.tb_next
+        self.writer.event("faulted", text=f"{error!r} at {' < '.join(reversed(lines))}"[:4000])
 
     def _woken(self) -> None:
         """Look at the writer: there may be room again, or none."""
@@ -115,11 +123,6 @@ class Keeper:
     def _watch_child(self) -> None:
         for fd in self.child.outputs:
             self.loop.on(fd, select.EPOLLIN, lambda _, fd=fd: self._read_output(fd))
-        self.loop.on(self.child.line_fd, select.EPOLLIN, lambda _: self._exec_done())
-        if self.job.get("code") is not None:
-            self.channel = Channel(self.child.channel, self.job["code"], self)
-        else:
-            self.child.channel.close()
 
     def _announce(self) -> None:
         self.writer.event(
@@ -137,10 +140,6 @@ class Keeper:
         if self.job.get("idle"):
             self.loop.after(float(self.job["idle"]), self._idle)
         self.loop.after(_INPUT_FIRST_S, self._look_for_input)
-
-    def _exec_done(self) -> None:
-        self.loop.off(self.child.line_fd)
-        self._exec_error = self.child.exec_error()
 
     # Output
 
@@ -206,7 +205,7 @@ class Keeper:
         """See whether the program is blocked on its stdin: twice in a row counts."""
         if self.ended or self._status is not None:
             return
-        if self.channel is not None and self.channel.reading:
+        if self.channel.reading:
             blocked = not self.child.stdin.pending
         else:
             pids = [self.child.pid, *procfs.descendants(self.child.pid)]
@@ -322,15 +321,12 @@ class Keeper:
                     break
         if self._paused and not self.outcome:
             return
-        if self.channel is not None:
-            self.channel.drain()
+        self.channel.drain()
         if not self.ended:
             self._end()
 
     def _end(self) -> None:
         self.ended = True
-        if self.loop.watches(self.child.line_fd):
-            self._exec_done()
         status = self._status if self._status is not None else 0
         self.left = self.members()
         if self.left and self.outcome is not None:  # told to end: nothing may stay
@@ -339,7 +335,7 @@ class Keeper:
             {"pid": pid, "start": procfs.start_time(pid), "command": procfs.command(pid)}
             for pid in self.left
         ]
-        record = verdict.record(self, status, self._usage, self._exec_error)
+        record = verdict.record(self, status, self._usage)
         point("keeper-ending")
         self.writer.event("ended", **record, size=self.size, lines=self.lines, left=left)
         self.child.stdin.close()

@@ -9,6 +9,21 @@ import time
 from collections.abc import Callable
 
 
+def catch_signals() -> None:
+    """Catch what would end or disturb us; done once, in the image that keepers are forked from.
+
+    Caught, not ignored: an ignored signal would stay ignored in the program that is executed later.
+    """
+    for number in (
+        signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ
+    ):  # fmt: skip
+        signal.signal(number, _noted)
+
+
+def _noted(_number: int, _frame: object) -> None:
+    """Do nothing: the wake-up descriptor has told the loop."""
+
+
 class Loop:
     """Calls handlers when their descriptor is ready or their time has come; one at a time."""
 
@@ -24,10 +39,6 @@ class Loop:
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._signal_fd, signal_far = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(signal_far, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: None)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.on(self._signal_fd, select.EPOLLIN, lambda _: self._signalled())
         self.on(self._wake_fd, select.EPOLLIN, lambda _: self._woken())
 

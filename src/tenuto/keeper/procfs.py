@@ -14,11 +14,20 @@ _SELECT_CALLS = {"x86_64": ("23", "270"), "aarch64": ("72",)}.get(os.uname().mac
 
 
 def _read(path: str) -> bytes:
+    """Return what a file of /proc holds; nothing if it is gone or not ours to see."""
     try:
-        with open(path, "rb", buffering=0) as file:
-            return file.readall() or b""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
+    data = b""
+    try:
+        while part := os.read(fd, 65536):
+            data += part
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+    return data
 
 
 def boot_id() -> str:

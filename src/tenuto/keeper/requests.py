@@ -9,11 +9,13 @@ import select
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, Any
 
 from tenuto.keeper import control, sweep, verdict
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tenuto.keeper.keeper import Keeper
 
 _KILL_PATIENCE_S = 5.0
@@ -145,7 +147,7 @@ class Requests:
             connection.reply(ok=True, fate="closed")
             return
         awaited = keeper.waiting == "input" or (
-            keeper.channel is not None and keeper.channel.reading and not stdin.pending
+            keeper.channel.reading and not stdin.pending
         )
         if not keeper.interactive:
             keeper.interactive = True

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tenuto.keeper.keeper import Keeper
 
 
@@ -54,7 +57,7 @@ def _name(number: int) -> str:
 
 
 def record(
-    keeper: Keeper, status: int, usage: resource.struct_rusage | None, exec_error: str
+    keeper: Keeper, status: int, usage: resource.struct_rusage | None
 ) -> dict[str, Any]:
     """Return the exit record's fields but for output and what was left behind."""
     code = os.waitstatus_to_exitcode(status)
@@ -67,10 +70,10 @@ def record(
             "system_s": round(usage.ru_stime, 6),
             "max_rss": usage.ru_maxrss * 1024,
         }
-    if exec_error:
-        number, _, text = exec_error.partition(" ")
+    if keeper.channel.exec_error is not None:
+        number, text = keeper.channel.exec_error
         outcome = Outcome("failed", "exec", text)
-        fields["exit_code"] = 127 if number == "2" else 126
+        fields["exit_code"] = 127 if number == errno.ENOENT else 126
     else:
         outcome = keeper.outcome or _from_status(keeper, code, usage)
     return {**fields, "state": outcome.state, "reason": outcome.reason, "detail": outcome.detail}
@@ -98,7 +101,7 @@ def _from_status(keeper: Keeper, code: int, usage: resource.struct_rusage | None
 
 def _out_of_memory(keeper: Keeper, code: int, usage: resource.struct_rusage | None) -> bool:
     """Judge from what is known: the program's own word, or a crash close to the limit."""
-    if keeper.channel is not None and keeper.channel.raised == "MemoryError":
+    if keeper.channel.raised == "MemoryError":
         return True
     close = usage is not None and usage.ru_maxrss * 1024 >= 0.8 * int(keeper.limits["memory"])
     return close and code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGKILL, -signal.SIGTRAP, 134)

@@ -15,10 +15,14 @@ import os
 import select
 import signal
 import socket
-from typing import NoReturn
 
 from tenuto.keeper import cgroup, linux, procfs
 from tenuto.keeper.keeper import Keeper
+from tenuto.keeper.loop import catch_signals
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 BOOT = (
     "import os,sys\n"
@@ -36,8 +40,7 @@ def main(arguments: list[str]) -> NoReturn:
     descriptor, ahead = int(arguments[0]), int(arguments[1])
     os.setsid()
     os.chdir("/")
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    catch_signals()
     null = os.open("/dev/null", os.O_RDWR)
     for target in (0, 1, 2):
         os.dup2(null, target)
@@ -47,6 +50,7 @@ def main(arguments: list[str]) -> NoReturn:
     boot = procfs.boot_id()
     if base:
         cgroup.join(base)
+        cgroup.tidy(base)
     if ahead:
         _fork_keepers(jobs, ahead)
     _keep(jobs, base, boot)
@@ -55,26 +59,45 @@ def main(arguments: list[str]) -> NoReturn:
 def _fork_keepers(jobs: socket.socket, ahead: int) -> None:
     """Stay here as the zygote, and return only in a forked keeper-to-be."""
     linux.set_name("tenuto-zygote")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are nobody's to wait for
+    signal_read, signal_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(signal_write, warn_on_full_buffer=False)
     taken_read, taken_write = os.pipe2(os.O_CLOEXEC)
     gc.collect()
     gc.freeze()
-    idle = 0
+    idle: set[int] = set()
     poller = select.poll()
     poller.register(taken_read, select.POLLIN)
+    poller.register(signal_read, select.POLLIN)
     poller.register(jobs.fileno(), 0)  # only to learn that the starter is gone
     while True:
-        while idle < ahead:
-            if os.fork() == 0:
+        while len(idle) < ahead:
+            pid = os.fork()
+            if pid == 0:
                 os.close(taken_read)
                 linux.set_name("tenuto-idle")
                 _Taken.fd = taken_write
                 return
-            idle += 1
+            idle.add(pid)
         for fd, _ in poller.poll():
-            if fd != taken_read:
+            if fd == taken_read:
+                idle.difference_update(array.array("i", os.read(taken_read, 4096)))
+            elif fd != signal_read or signal.SIGTERM in os.read(signal_read, 4096):
                 os._exit(0)
-            idle -= len(os.read(taken_read, 4096))
+            else:
+                idle.difference_update(_bury())
+
+
+def _bury() -> list[int]:
+    """Reap and return the keepers that ended."""
+    ended: list[int] = []
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append(pid)
 
 
 class _Taken:
@@ -85,7 +108,6 @@ class _Taken:
 
 def _keep(jobs: socket.socket, base: str, boot: str) -> NoReturn:
     """Wait for one job and keep it to its end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     keeper = Keeper(base, boot)
     size = array.array("i").itemsize * _FDS
     try:
@@ -93,9 +115,10 @@ def _keep(jobs: socket.socket, base: str, boot: str) -> NoReturn:
     except OSError:
         os._exit(1)
     if not data or not ancillary:
+        keeper.child.discard()
         os._exit(0)
     if _Taken.fd >= 0:
-        os.write(_Taken.fd, b"\n")
+        os.write(_Taken.fd, array.array("i", [os.getpid()]).tobytes())
         os.close(_Taken.fd)
     jobs.close()
     if os.getpid() != os.getsid(0):
@@ -128,7 +151,7 @@ def _contents(fd: int) -> bytes:
 
 
 def _log(path: str) -> None:
-    import traceback  # noqa: PLC0415  loaded already by the keeper
+    import traceback  # only for whoever debugs a keeper
 
     with open(path, "a", encoding="utf-8") as file:
         traceback.print_exc(file=file)
