@@ -95,7 +95,9 @@ def _error(code: str, message: str) -> TenutoError:
     if code == "not_running":
         return NotRunning(message, "see how it ended with: tenuto show ID")
     if code == "unkillable":
-        return KeeperUnreachable(message, "it waits inside the kernel; it dies when that call returns")
+        return KeeperUnreachable(
+            message, "it waits inside the kernel; it dies when that call returns"
+        )
     return InvalidInput(f"the keeper refused: {message}", "check the values that were sent")
 
 

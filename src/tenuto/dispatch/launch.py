@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import select
 import socket
-import sys
 import threading
 from typing import Protocol
 
 from tenuto.core.errors import EngineFault
-from tenuto.keeper.zygote import BOOT
+from tenuto.dispatch.fresh import PACKAGES, FreshLauncher, hand_over, spawn
 
-_PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_JOBS_FD = 3
+__all__ = ["FreshLauncher", "Launcher", "ZygoteLauncher"]
 
 
 class Launcher(Protocol):
@@ -28,71 +26,10 @@ class Launcher(Protocol):
         ...
 
 
-def _spawn(ahead: int, source: str) -> tuple[socket.socket, int]:
-    """Start an interpreter that takes jobs; return our end and the process to wait for."""
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with far:
-        pid = os.posix_spawn(
-            sys.executable,
-            [sys.executable, "-I", "-S", "-c", BOOT, source, str(_JOBS_FD), str(ahead)],
-            {key: os.environ[key] for key in ("PATH", "TENUTO_FAULT", "TENUTO_KEEPER_LOG") if key in os.environ},
-            file_actions=[(os.POSIX_SPAWN_DUP2, far.fileno(), _JOBS_FD)],
-            setsigdef=list(range(1, 32)),
-        )
-    return near, pid
-
-
-def _hand_over(jobs: socket.socket, job: bytes, tape_fd: int, dir_fd: int) -> socket.socket:
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    memory = os.memfd_create("tenuto-job", os.MFD_CLOEXEC)
-    try:
-        view = memoryview(job)
-        while view:
-            view = view[os.write(memory, view) :]
-        with far:
-            socket.send_fds(jobs, [b"j"], [memory, tape_fd, dir_fd, far.fileno()])
-    except BaseException:
-        near.close()
-        raise
-    finally:
-        os.close(memory)
-    return near
-
-
-class FreshLauncher:
-    """One new interpreter per keeper: nothing to keep warm, for short-lived callers."""
-
-    def __init__(self, source: str = _PACKAGES) -> None:
-        """Take the folder that holds the keeper's package; tests pass an older one."""
-        self._source = source
-        self._ready: tuple[socket.socket, int] | None = None
-
-    def prepare(self) -> None:
-        """Start the interpreter already, while the caller still makes up its job."""
-        if self._ready is None:
-            self._ready = _spawn(0, self._source)
-
-    def launch(self, job: bytes, tape_fd: int, dir_fd: int) -> socket.socket:
-        """Hand the job to the prepared interpreter, or to a new one."""
-        self.prepare()
-        assert self._ready is not None
-        (jobs, pid), self._ready = self._ready, None
-        with jobs:
-            os.waitpid(pid, 0)
-            return _hand_over(jobs, job, tape_fd, dir_fd)
-
-    def close(self) -> None:
-        """Let a prepared interpreter go unused."""
-        if self._ready is not None:
-            (jobs, pid), self._ready = self._ready, None
-            jobs.close()
-            os.waitpid(pid, 0)
-
-
 class ZygoteLauncher:
     """A warm image that forks keepers, a few of them ahead; replaced if it dies."""
 
-    def __init__(self, ahead: int = 2, source: str = _PACKAGES) -> None:
+    def __init__(self, ahead: int = 2, source: str = PACKAGES) -> None:
         """Start the zygote now, so that the first job finds it warm."""
         self._ahead = ahead
         self._source = source
@@ -104,7 +41,7 @@ class ZygoteLauncher:
     def _start(self) -> None:
         if self._jobs is not None:
             self._jobs.close()
-        self._jobs, pid = _spawn(self._ahead, self._source)
+        self._jobs, pid = spawn(self._ahead, self._source)
         os.waitpid(pid, 0)
         self.restarts += 1
 
@@ -129,7 +66,7 @@ class ZygoteLauncher:
             if self._jobs is None:
                 break
             try:
-                return _hand_over(self._jobs, job, tape_fd, dir_fd)
+                return hand_over(self._jobs, job, tape_fd, dir_fd)
             except ConnectionError:
                 self.renew()
         raise EngineFault("no keeper can be started", "see what is wrong with: tenuto doctor")

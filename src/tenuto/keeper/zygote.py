@@ -24,13 +24,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-BOOT = (
-    "import os,sys\n"
-    "if os.fork(): os._exit(0)\n"
-    "sys.path.insert(0,sys.argv.pop(1))\n"
-    "from tenuto.keeper.zygote import main\n"
-    "main(sys.argv[1:])"
-)
 TAKEN = b"t"
 _FDS = 4
 

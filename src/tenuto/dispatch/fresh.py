@@ -1,0 +1,78 @@
+"""A keeper from a fresh interpreter. Light to import: `tenuto run` starts it before all else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+from tenuto.keeper.boot import BOOT
+
+PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_JOBS_FD = 3
+
+
+def spawn(ahead: int, source: str) -> tuple[socket.socket, int]:
+    """Start an interpreter that takes jobs; return our end and the process to wait for."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with far:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", "-c", BOOT, source, str(_JOBS_FD), str(ahead)],
+            {
+                key: os.environ[key]
+                for key in ("PATH", "TENUTO_FAULT", "TENUTO_KEEPER_LOG")
+                if key in os.environ
+            },
+            file_actions=[(os.POSIX_SPAWN_DUP2, far.fileno(), _JOBS_FD)],
+            setsigdef=list(range(1, 32)),
+        )
+    return near, pid
+
+
+def hand_over(jobs: socket.socket, job: bytes, tape_fd: int, dir_fd: int) -> socket.socket:
+    """Pass a job and its descriptors on; return our connection to whoever takes it."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    memory = os.memfd_create("tenuto-job", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(job)
+        while view:
+            view = view[os.write(memory, view) :]
+        with far:
+            socket.send_fds(jobs, [b"j"], [memory, tape_fd, dir_fd, far.fileno()])
+    except BaseException:
+        near.close()
+        raise
+    finally:
+        os.close(memory)
+    return near
+
+
+class FreshLauncher:
+    """One new interpreter per keeper: nothing to keep warm, for short-lived callers."""
+
+    def __init__(self, source: str = PACKAGES) -> None:
+        """Take the folder that holds the keeper's package; tests pass an older one."""
+        self._source = source
+        self._ready: tuple[socket.socket, int] | None = None
+
+    def prepare(self) -> None:
+        """Start the interpreter already, while the caller still makes up its job."""
+        if self._ready is None:
+            self._ready = spawn(0, self._source)
+
+    def launch(self, job: bytes, tape_fd: int, dir_fd: int) -> socket.socket:
+        """Hand the job to the prepared interpreter, or to a new one."""
+        self.prepare()
+        assert self._ready is not None
+        (jobs, pid), self._ready = self._ready, None
+        with jobs:
+            os.waitpid(pid, 0)
+            return hand_over(jobs, job, tape_fd, dir_fd)
+
+    def close(self) -> None:
+        """Let a prepared interpreter go unused."""
+        if self._ready is not None:
+            (jobs, pid), self._ready = self._ready, None
+            jobs.close()
+            os.waitpid(pid, 0)
