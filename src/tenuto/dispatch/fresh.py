@@ -10,6 +10,7 @@ from tenuto.keeper.boot import BOOT
 
 PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _JOBS_FD = 3
+_PASSED_ON = ("PATH", "TENUTO_FAULT", "TENUTO_KEEPER_LOG")
 
 
 def spawn(ahead: int, source: str) -> tuple[socket.socket, int]:

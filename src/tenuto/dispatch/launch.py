@@ -1,4 +1,4 @@
-"""Starting keepers: from a fresh interpreter, or from a warm zygote that belongs to this process."""
+"""Starting keepers: from a fresh interpreter, or from a warm zygote that is this process's own."""
 
 from __future__ import annotations
 
