@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tenuto.cli.console import Console
+from tenuto.cli.console import Console, width
 from tenuto.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 class Parser(argparse.ArgumentParser):
     """Raises InvalidInput instead of printing and leaving; writes help without a buffer."""
 
+    def __init__(self, prog: str, summary: str) -> None:
+        """Take the command's name and what it does."""
+        super().__init__(
+            prog=prog, description=summary, allow_abbrev=False, formatter_class=_formatter
+        )
+
+    def parse(self, words: list[str]) -> argparse.Namespace:
+        """Parse; flags may stand between arguments, which takes the slower way."""
+        try:
+            return self.parse_args(words)
+        except InvalidInput:
+            return self.parse_intermixed_args(words)
+
     def error(self, message: str) -> NoReturn:
         """Refuse the arguments."""
         raise InvalidInput(message, f"see: {self.prog} --help")
@@ -26,9 +39,14 @@ class Parser(argparse.ArgumentParser):
         Console().write(1, message.encode())
 
 
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    # its width is given, or argparse would load shutil to find one, for every parser
+    return argparse.HelpFormatter(prog, width=min(width(), 100))
+
+
 def parser_for(verb: str, summary: str) -> Parser:
     """Return a verb's parser with the flags that all verbs take."""
-    parser = Parser(prog=f"tenuto {verb}", description=summary, allow_abbrev=False)
+    parser = Parser(f"tenuto {verb}", summary)
     common = parser.add_argument_group("everywhere")
     common.add_argument("--json", action="store_true", help="print JSON on stdout")
     common.add_argument("--no-color", action="store_true", help="no colours, even on a terminal")

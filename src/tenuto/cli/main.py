@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-    from tenuto.dispatch.launch import FreshLauncher
+    from tenuto.dispatch.fresh import FreshLauncher
 
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "run code or a command; hand it over if it takes long"),
@@ -99,7 +99,7 @@ def _dispatch(argv: list[str], console: Console) -> int:
         return _unknown(verb)
     if verb not in ("run", "resume") or "--help" in rest or "-h" in rest:
         return _perform(verb, flags, rest, console, None)
-    from tenuto.dispatch.launch import FreshLauncher
+    from tenuto.dispatch.fresh import FreshLauncher
 
     launcher = FreshLauncher()
     launcher.prepare()  # the keeper's interpreter comes up while we still load our modules
@@ -122,7 +122,7 @@ def _perform(
     if verb == "run" and "--" in rest:  # what follows belongs to the command, flags and all
         cut = rest.index("--")
         rest, command = rest[:cut], rest[cut + 1 :]
-    args = parser.parse_intermixed_args(flags + rest)
+    args = parser.parse(flags + rest)
     args.command, args.launcher = command, launcher
     if args.project is not None:
         _enter(args.project)
