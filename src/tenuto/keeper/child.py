@@ -6,6 +6,7 @@ fork, in its own session and group, its descriptors in place) waits for the word
 
 from __future__ import annotations
 
+import array
 import fcntl
 import json
 import os
@@ -85,6 +86,12 @@ class Child:
         if self.group:
             cgroup.remove(self.group)
 
+    def unread(self, fd: int) -> int:
+        """Return how many bytes of output are in a pipe."""
+        count = array.array("i", [0])
+        fcntl.ioctl(fd, termios.FIONREAD, count)
+        return count[0]
+
     def widen(self, fd: int) -> None:
         """Give a pipe that carries a lot more room; the system may refuse."""
         try:
@@ -106,7 +113,9 @@ def _be_stem(theirs: list[int], terminal: bool, join: str, keeper: int) -> NoRet
         moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, high) for fd in theirs]
         for target, fd in enumerate(moved):
             os.dup2(fd, target, inheritable=target < _CHANNEL_FD)
-        os.closerange(_CHANNEL_FD + 1, 1 << 16)  # the tape's lock and the zygote's socket among them
+        os.closerange(
+            _CHANNEL_FD + 1, 1 << 16
+        )  # the tape's lock and the zygote's socket among them
         linux.die_with_parent(signal.SIGKILL)
         if os.getppid() != keeper:
             os._exit(127)

@@ -76,12 +76,14 @@ class Keeper:
             size = (int(job.get("rows") or 24), int(job.get("cols") or 80))
             self.child = Child(self._base, size)
         point("keeper-taken")
-        self.channel = Channel(self.child.channel, data, job.get("code"), self)  # it execs meanwhile
+        self.channel = Channel(
+            self.child.channel, data, job.get("code"), self
+        )  # it execs meanwhile
         point("keeper-begun")
         linux.set_name(procfs.KEEPER_NAME)
         self.writer.open(tape_fd, dir_fd, job)
         self.requests.open(dir_fd, starter)
-        self._watch_child()
+        self._watch_outputs()
         self._announce()
         point("keeper-announced")
 
@@ -109,8 +111,7 @@ class Keeper:
             self._paused = False
             if self.waiting == "disk":
                 self._continued()
-            for fd in self.child.outputs:
-                self.loop.mask(fd, select.EPOLLIN)
+            self._watch_outputs()
             if self._status is not None and not self.ended:
                 self._drain()
         if self.writer.disk_full:
@@ -120,7 +121,7 @@ class Keeper:
 
     # Start
 
-    def _watch_child(self) -> None:
+    def _watch_outputs(self) -> None:
         for fd in self.child.outputs:
             self.loop.on(fd, select.EPOLLIN, lambda _, fd=fd: self._read_output(fd))
 
@@ -176,7 +177,7 @@ class Keeper:
         """Stop reading: the program blocks on its next write, nothing is dropped."""
         self._paused = True
         for fd in self.child.outputs:
-            self.loop.mask(fd, 0)
+            self.loop.off(fd)  # a mask of 0 would still report that the writer is gone
         if self._over_quota():
             quota = self.limits["output"]
             if self.limits.get("output_policy") == "fail":
@@ -211,7 +212,7 @@ class Keeper:
             pids = [self.child.pid, *procfs.descendants(self.child.pid)]
             blocked = self.child.stdin.awaited_by(pids)
         self._input_seen = self._input_seen + 1 if blocked else 0
-        if self._input_seen >= 2 and not self.waiting:  # noqa: PLR2004
+        if self._input_seen >= 2 and not self.waiting:
             self.waiting = "input"
             self.writer.event("waited", on="input")
         elif not blocked and self.waiting == "input":
@@ -316,8 +317,12 @@ class Keeper:
             return
         limit = time.monotonic() + _DRAIN_S
         for fd in list(self.child.outputs):
-            while fd in self.child.outputs and self._read_output(fd):
-                if time.monotonic() > limit or (self._paused and not self.outcome):
+            # what is in the pipe now was written before the end: that much is read in any case
+            its_own = self.child.unread(fd) if fd in self.child.outputs else 0
+            while fd in self.child.outputs and (its_own > 0 or time.monotonic() < limit):
+                size = self._read_output(fd)
+                its_own -= size
+                if not size or (self._paused and not self.outcome):
                     break
         if self._paused and not self.outcome:
             return

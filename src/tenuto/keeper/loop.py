@@ -34,7 +34,7 @@ class Loop:
         self.on_wake: Callable[[], None] = lambda: None
         self.on_fault: Callable[[], None] = lambda: None
         self._epoll = select.epoll()
-        self._handlers: dict[int, Callable[[int], None]] = {}
+        self._handlers: dict[int, Callable[[int], object]] = {}
         self._due: dict[Callable[[], None], float] = {}
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._signal_fd, signal_far = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -58,23 +58,19 @@ class Loop:
                     if self._due.pop(call, None) is not None:
                         self._guarded(lambda _, call=call: call(), 0)
 
-    def _guarded(self, handler: Callable[[int], None], mask: int) -> None:
+    def _guarded(self, handler: Callable[[int], object], mask: int) -> None:
         try:
             handler(mask)
         except Exception:
             self.on_fault()
 
-    def on(self, fd: int, mask: int, handler: Callable[[int], None]) -> None:
+    def on(self, fd: int, mask: int, handler: Callable[[int], object]) -> None:
         """Call a handler whenever a descriptor is ready."""
         if fd in self._handlers:
             self._epoll.modify(fd, mask)
         else:
             self._epoll.register(fd, mask)
         self._handlers[fd] = handler
-
-    def mask(self, fd: int, mask: int) -> None:
-        """Change what a descriptor is watched for; 0 pauses it."""
-        self._epoll.modify(fd, mask)
 
     def off(self, fd: int) -> None:
         """Forget a descriptor (before it is closed)."""
