@@ -134,7 +134,7 @@ class Execution:
         self.cleared_upto = -1
         self.transitions: list[Transition] = []
 
-    def apply(self, time_ns: int, event: ev.Event) -> None:
+    def apply(self, time_ns: int, event: ev.Event) -> None:  # noqa: C901, PLR0912  a case each
         """Take one event. The first end after a start wins; events that make no sense are passed."""
         match event:
             case ev.Created(spec=spec):

@@ -42,7 +42,7 @@ def _duration(text: str) -> float:
 
 def _split_number(text: str) -> tuple[str, str]:
     end = 0
-    while end < len(text) and (text[end].isdecimal() and text[end].isascii() or text[end] == "."):
+    while end < len(text) and ((text[end].isdecimal() and text[end].isascii()) or text[end] == "."):
         end += 1
     number = text[:end]
     if number.count(".") > 1 or number == ".":
@@ -66,7 +66,7 @@ def parse_size(text: object) -> int:
         number, unit = _split_number(text.strip())
         unit = unit.strip().lower()
         unit = unit.removesuffix("ib") if unit.endswith("ib") else unit
-        unit = unit.removesuffix("b") if len(unit) == 2 else unit  # noqa: PLR2004  kb, mb, gb
+        unit = unit.removesuffix("b") if len(unit) == 2 else unit
         asked = float(number) * _BYTES[unit] if number and unit in _BYTES else -1.0
         size = int(asked) if asked < _MOST_BYTES else -1
     if size < 0:
@@ -88,7 +88,7 @@ def parse_moment(text: str, now_ns: int) -> int:
         raise InvalidInput(
             f"{text!r} is not a time", "write 2026-11-15T10:00:00Z, or an age such as 10m"
         ) from None
-    delta = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+    delta = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     return (delta.days * 86400 + delta.seconds) * 1_000_000_000 + delta.microseconds * 1000
 
 
@@ -103,22 +103,22 @@ def brief_duration(seconds: float) -> str:
     """Return a duration in at most two units, as people say it: 350ms, 12s, 3m05s, 2h10m."""
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"
-    if seconds < 60:  # noqa: PLR2004
-        return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"  # noqa: PLR2004
+    if seconds < 60:
+        return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
     minutes, whole = divmod(int(seconds), 60)
-    if minutes < 60:  # noqa: PLR2004
+    if minutes < 60:
         return f"{minutes}m{whole:02d}s"
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02d}m" if hours < 24 else f"{hours // 24}d{hours % 24:02d}h"  # noqa: PLR2004
+    return f"{hours}h{minutes:02d}m" if hours < 24 else f"{hours // 24}d{hours % 24:02d}h"
 
 
 def brief_size(size: int) -> str:
     """Return a size in one unit: 812 B, 1.4 KB, 500.0 MB."""
-    if size < 1024:  # noqa: PLR2004
+    if size < 1024:
         return f"{size} B"
     number = float(size)
     for unit in ("KB", "MB", "GB"):
         number /= 1024
-        if number < 1024:  # noqa: PLR2004
+        if number < 1024:
             return f"{number:.1f} {unit}"
     return f"{number / 1024:.1f} TB"

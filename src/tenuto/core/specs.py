@@ -51,13 +51,15 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return one line that tells a person what this is."""
         text = self.title or self.code or " ".join(self.argv)
         line = " ".join(text.split())
-        return line if len(line) <= 200 else line[:199] + "…"  # noqa: PLR2004  a line in a table
+        return line if len(line) <= 200 else line[:199] + "…"
 
 
 def check_text(name: str, text: str) -> str:
     """Return text that can be recorded and passed to a program, or raise InvalidInput."""
     if "\0" in text:
-        raise InvalidInput(f"{name} holds a NUL character", "remove it: no program can be given one")
+        raise InvalidInput(
+            f"{name} holds a NUL character", "remove it: no program can be given one"
+        )
     try:
         size = len(text.encode())
     except UnicodeEncodeError:

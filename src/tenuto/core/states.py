@@ -8,10 +8,10 @@ queued ──▶ running ◀──▶ waiting            input, approval, budget
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 
-class State(str, Enum):
+class State(StrEnum):
     """Where an execution stands."""
 
     QUEUED = "queued"
@@ -23,11 +23,8 @@ class State(str, Enum):
     KILLED = "killed"
     LOST = "lost"
 
-    __str__ = str.__str__
-    __format__ = str.__format__
 
-
-class WaitingFor(str, Enum):
+class WaitingFor(StrEnum):
     """Whom a waiting execution waits for."""
 
     INPUT = "input"
@@ -35,9 +32,6 @@ class WaitingFor(str, Enum):
     BUDGET = "budget"
     HOST = "host"
     DISK = "disk"
-
-    __str__ = str.__str__
-    __format__ = str.__format__
 
 
 LIVE = frozenset({State.QUEUED, State.RUNNING, State.WAITING})

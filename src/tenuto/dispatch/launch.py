@@ -6,24 +6,11 @@ import os
 import select
 import socket
 import threading
-from typing import Protocol
 
 from tenuto.core.errors import EngineFault
 from tenuto.dispatch.fresh import PACKAGES, FreshLauncher, hand_over, spawn
 
-__all__ = ["FreshLauncher", "Launcher", "ZygoteLauncher"]
-
-
-class Launcher(Protocol):
-    """Hands a job to a keeper that did not exist before."""
-
-    def launch(self, job: bytes, tape_fd: int, dir_fd: int) -> socket.socket:
-        """Return our connection to the keeper that took the job, watching from the first frame."""
-        ...
-
-    def close(self) -> None:
-        """Let go; keepers go on."""
-        ...
+__all__ = ["FreshLauncher", "ZygoteLauncher"]
 
 
 class ZygoteLauncher:

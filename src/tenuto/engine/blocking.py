@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from tenuto.core.errors import AmbiguousId, InvalidInput, NotOwned, NotRunning, UnknownExecution
 from tenuto.core.execution import Chunk, Execution, Snapshot
 from tenuto.core.ids import check_prefix, is_id, short
+from tenuto.core.listing import Query, Row
+from tenuto.core.ports import Connection, Dispatcher, Store
 from tenuto.core.states import LIVE, State
 from tenuto.dispatch import control
-from tenuto.dispatch.launch import FreshLauncher, Launcher
+from tenuto.dispatch.launch import FreshLauncher
 from tenuto.engine import ending, hints, recover
 from tenuto.engine.goals import Waiting
 from tenuto.engine.settings import Settings, load_settings
 from tenuto.engine.start import Starter, environment
 from tenuto.engine.watch import Watch, as_chunk, is_output
 from tenuto.engine.work import Options, Work, code_work, command_work
-from tenuto.stores.index import Index, Row
+from tenuto.stores.index import Index
 from tenuto.stores.layout import Project, find_project, make_home, owner_elsewhere
 from tenuto.stores.tape import TapeReader
 
@@ -34,7 +35,7 @@ class BlockingEngine:
         self,
         project: Project,
         settings: Settings,
-        launcher: Launcher,
+        launcher: Dispatcher,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         """Take the parts; `open_here` finds them."""
@@ -43,11 +44,11 @@ class BlockingEngine:
         self.settings = settings
         self.launcher = launcher
         self.environ = environment(os.environ if environ is None else environ)
-        self.index = Index(project, lambda: recover.rows_from_folders(project))
+        self.index: Store = Index(project, lambda: recover.rows_from_folders(project))
         self.starter = Starter(project, settings, self.index, launcher)
 
     @classmethod
-    def open_here(cls, launcher: Launcher | None = None, **flags: object) -> BlockingEngine:
+    def open_here(cls, launcher: Dispatcher | None = None, **flags: object) -> BlockingEngine:
         """Return the engine of the project around the current folder."""
         project = find_project(os.getcwd(), os.environ)
         settings, _ = load_settings(project.root, os.environ, flags)
@@ -68,11 +69,11 @@ class BlockingEngine:
         """Return checked work for code."""
         return code_work(code, language, options, self.environ, self.settings.programs)
 
-    def start(self, work: Work) -> tuple[str, socket.socket]:
+    def start(self, work: Work) -> tuple[str, Connection]:
         """Start and return the id and a connection that watches."""
         return self.starter.start(work)
 
-    def resume(self, execution_id: str, force: bool) -> tuple[str, socket.socket]:
+    def resume(self, execution_id: str, force: bool) -> tuple[str, Connection]:
         """Run an interrupted or lost execution again; for code and commands that takes `force`."""
         execution = self.execution(execution_id)
         if execution.live:
@@ -104,7 +105,7 @@ class BlockingEngine:
 
     # Wait and read
 
-    def watch(self, execution_id: str, after: int = -1, sock: socket.socket | None = None) -> Watch:
+    def watch(self, execution_id: str, after: int = -1, sock: Connection | None = None) -> Watch:
         """Return a watch on an execution, by its whole id."""
         try:
             return Watch(self.project, execution_id, after, sock)
@@ -119,7 +120,7 @@ class BlockingEngine:
         up_to: float | None = None,
         after: int = -1,
         until: str | None = None,
-        sock: socket.socket | None = None,
+        sock: Connection | None = None,
     ) -> Snapshot:
         """Wait for the end, for `until`, or for someone being waited for; hand over at `up_to`."""
         began = time.monotonic()
@@ -186,7 +187,7 @@ class BlockingEngine:
                     yield as_chunk(frame)  # pyright: ignore[reportArgumentType]
 
     def follow(
-        self, execution_id: str, after: int = -1, sock: socket.socket | None = None
+        self, execution_id: str, after: int = -1, sock: Connection | None = None
     ) -> Iterator[Chunk]:
         """Yield the output as it comes, until the execution ends."""
         with self.watch(execution_id, after, sock) as watch:
@@ -266,7 +267,16 @@ class BlockingEngine:
         """Return executions, newest first."""
         self.settle_live()
         wanted = tuple(LIVE) if running else tuple(states)
-        rows = self.index.latest(most, wanted, kind, text, since_ns, only_async)
+        rows = self.index.latest(
+            Query(
+                most=most,
+                states=wanted,
+                kind=kind,
+                text=text,
+                since_ns=since_ns,
+                only_async=only_async,
+            )
+        )
         return [self._listed(row) for row in rows]
 
     def _listed(self, row: Row) -> Snapshot:
@@ -286,7 +296,9 @@ class BlockingEngine:
             return found[0].id
         if len(found) > 1:
             names = ", ".join(short(row.id) for row in found)
-            raise AmbiguousId(f"{execution_id} fits several executions: {names}", "write more of it")
+            raise AmbiguousId(
+                f"{execution_id} fits several executions: {names}", "write more of it"
+            )
         if is_id(prefix):
             if os.path.isdir(self.project.folder(prefix)):  # the index may lag
                 return prefix

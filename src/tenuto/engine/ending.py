@@ -9,12 +9,12 @@ import time
 from tenuto.core import events as ev
 from tenuto.core.errors import InvalidInput, KeeperUnreachable, NotFinished, NotRunning
 from tenuto.core.ids import short
+from tenuto.core.ports import Store
 from tenuto.core.states import State
 from tenuto.dispatch import control
 from tenuto.engine import recover
 from tenuto.engine.watch import Watch
 from tenuto.keeper import procfs
-from tenuto.stores.index import Index
 from tenuto.stores.layout import Project
 from tenuto.stores.pen import Pen
 
@@ -36,7 +36,7 @@ def signal_name(name: str) -> str:
     return text
 
 
-def kill(project: Project, index: Index, execution_id: str, name: str = "KILL") -> None:
+def kill(project: Project, index: Store, execution_id: str, name: str = "KILL") -> None:
     """Send a signal to the whole tree; with KILL also to what was started inside it, verified."""
     name = signal_name(name)
     folder = project.folder(execution_id)
@@ -58,7 +58,7 @@ def kill(project: Project, index: Index, execution_id: str, name: str = "KILL") 
         kill_children(project, index, execution_id)
 
 
-def kill_children(project: Project, index: Index, execution_id: str) -> None:
+def kill_children(project: Project, index: Store, execution_id: str) -> None:
     """Kill every live execution that was started inside this one."""
     for row in index.children(execution_id):
         if recover.settle_row(project, row).state in (State.QUEUED, State.RUNNING, State.WAITING):
@@ -94,7 +94,9 @@ def _take_over(project: Project, execution_id: str) -> None:
         recover.sweep_after(execution)
         if execution.live:
             detail = "SIGKILL on request; its keeper did not answer and was ended too"
-            pen.append(ev.Ended(state=State.KILLED, reason="killed", detail=detail, signal="SIGKILL"))
+            pen.append(
+                ev.Ended(state=State.KILLED, reason="killed", detail=detail, signal="SIGKILL")
+            )
     finally:
         pen.put_down()
 

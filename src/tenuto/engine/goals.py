@@ -33,7 +33,7 @@ class Until:
 
 
 def _pattern(wanted: str) -> re.Pattern[bytes]:
-    if len(wanted) > 2 and wanted[0] == wanted[-1] == "/":  # noqa: PLR2004
+    if len(wanted) > 2 and wanted[0] == wanted[-1] == "/":
         try:
             return re.compile(wanted[1:-1].encode())
         except re.error as error:

@@ -53,7 +53,9 @@ def _disk(engine: BlockingEngine) -> Check:
     status = os.statvfs(engine.project.home)
     free = status.f_bavail * status.f_frsize
     hint = "" if free >= _LOW_DISK else "make room: tenuto clean --older 7d"
-    return Check("disk", free >= _LOW_DISK, f"{brief_size(free)} free for {engine.project.home}", hint)
+    return Check(
+        "disk", free >= _LOW_DISK, f"{brief_size(free)} free for {engine.project.home}", hint
+    )
 
 
 def _index(engine: BlockingEngine) -> Check:
@@ -87,7 +89,11 @@ def _input_seen() -> Check:
 
 
 def _zygote(launcher: ZygoteLauncher) -> Check:
-    detail = f"warm, {launcher.restarts} restarts" if launcher.alive else "gone; the next start renews it"
+    detail = (
+        f"warm, {launcher.restarts} restarts"
+        if launcher.alive
+        else "gone; the next start renews it"
+    )
     return Check("zygote", launcher.alive, detail)
 
 
@@ -109,7 +115,9 @@ def _keepers(engine: BlockingEngine) -> Iterator[Check]:
 
 def _interpreters(engine: BlockingEngine) -> Iterator[Check]:
     for status in probe(engine.environ, engine.settings.programs):
-        found = f"{status.program} {status.version or ''}".strip() if status.program else "not found"
+        found = (
+            f"{status.program} {status.version or ''}".strip() if status.program else "not found"
+        )
         yield Check(
             f"language {status.language}", True, found if not status.problem else status.problem
         )

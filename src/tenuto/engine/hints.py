@@ -94,7 +94,9 @@ def _while_live(execution: Execution) -> str:
         case WaitingFor.INPUT:
             return f"it waits for input: tenuto send {where} TEXT"
         case WaitingFor.DISK:
-            return f"it waits for room: free disk space, or drop its output with: tenuto clear {where}"
+            return (
+                f"it waits for room: free disk space, or drop its output with: tenuto clear {where}"
+            )
         case None:
             return ""
         case other:

@@ -11,10 +11,10 @@ import time
 from tenuto.core import events as ev
 from tenuto.core.errors import NotFinished
 from tenuto.core.execution import Execution
+from tenuto.core.listing import Row
 from tenuto.core.states import State
 from tenuto.keeper import procfs
 from tenuto.keeper.sweep import sweep
-from tenuto.stores.index import Row
 from tenuto.stores.layout import Project
 from tenuto.stores.pen import Pen
 from tenuto.stores.tape import TapeReader, is_kept
@@ -37,7 +37,7 @@ def load(project: Project, execution_id: str) -> Execution | None:
     try:
         with TapeReader(project.folder(execution_id)) as reader:
             return fold(reader, execution_id)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
 
 
@@ -51,6 +51,8 @@ def settle(project: Project, execution_id: str) -> Execution | None:
         pen = Pen.take_up(folder)
     except NotFinished:  # somebody else settles it, or it was resumed
         return load(project, execution_id)
+    except OSError:  # no room, or no right, to write it down: true all the same
+        return _lost_unwritten(execution)
     if pen is None:
         return _lost_unread(execution)
     try:
@@ -59,6 +61,8 @@ def settle(project: Project, execution_id: str) -> Execution | None:
             swept = sweep_after(execution)
             reason = "its keeper died" if execution.started else NEVER_STARTED
             pen.append(ev.Lost(reason=reason, swept=swept))
+    except OSError:
+        return _lost_unwritten(execution) if execution is not None else None
     finally:
         pen.put_down()
     return load(project, execution_id)
@@ -78,6 +82,13 @@ def sweep_after(execution: Execution) -> int:
 def _lost_unread(execution: Execution) -> Execution:
     sweep_after(execution)
     execution.apply(time.time_ns(), ev.Lost(reason=UNREADABLE))
+    return execution
+
+
+def _lost_unwritten(execution: Execution) -> Execution:
+    sweep_after(execution)
+    reason = "its keeper died" if execution.started else NEVER_STARTED
+    execution.apply(time.time_ns(), ev.Lost(reason=reason))
     return execution
 
 

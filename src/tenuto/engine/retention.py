@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tenuto.core.listing import Query, Row
 from tenuto.core.states import ENDED
-from tenuto.stores.index import Row
 from tenuto.stores.tape import is_kept
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def clean(
 ) -> Cleaned:
     """Remove ended executions that are too old, too many or too large together; oldest first."""
     engine.settle_live()
-    rows = engine.index.latest(None, tuple(ENDED))
+    rows = engine.index.latest(Query(states=tuple(ENDED)))
     doomed: dict[str, Row] = {}
     if older_s is not None:
         edge = time.time_ns() - int(older_s * 1e9)

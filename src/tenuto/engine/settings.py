@@ -54,26 +54,6 @@ class Source(msgspec.Struct, frozen=True):
     source: str
 
 
-_seconds = parse_duration
-_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "wait": ("wait", _seconds),
-    "report.every": ("report_every", _seconds),
-    "on_cancel": ("on_cancel", lambda v: _one_of(v, ("detach", "kill"))),
-    "interrupt.grace": ("interrupt_grace", _seconds),
-    "output.quota": ("output_quota", parse_size),
-    "output.policy": ("output_policy", lambda v: _one_of(v, ("hold", "fail"))),
-    "output.inline": ("output_inline", parse_size),
-    "retention.age": ("retention_age", _seconds),
-    "retention.count": ("retention_count", lambda v: _count(v)),
-    "retention.size": ("retention_size", parse_size),
-    "keepers.ahead": ("keepers_ahead", lambda v: _count(v)),
-    "health.every": ("health_every", _seconds),
-    # names that users of the seed system know, in milliseconds
-    "asyncHandoverTimeout": ("wait", lambda v: parse_duration(v) / 1000),
-    "executionReportInterval": ("report_every", lambda v: parse_duration(v) / 1000),
-}
-
-
 def _one_of(value: Any, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise InvalidInput(f"{value!r} is none of {', '.join(allowed)}")
@@ -85,6 +65,26 @@ def _count(value: Any) -> int:
     if not text.isdecimal():
         raise InvalidInput(f"{value!r} is not a whole number")
     return int(text)
+
+
+_seconds = parse_duration
+_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "wait": ("wait", _seconds),
+    "report.every": ("report_every", _seconds),
+    "on_cancel": ("on_cancel", lambda v: _one_of(v, ("detach", "kill"))),
+    "interrupt.grace": ("interrupt_grace", _seconds),
+    "output.quota": ("output_quota", parse_size),
+    "output.policy": ("output_policy", lambda v: _one_of(v, ("hold", "fail"))),
+    "output.inline": ("output_inline", parse_size),
+    "retention.age": ("retention_age", _seconds),
+    "retention.count": ("retention_count", _count),
+    "retention.size": ("retention_size", parse_size),
+    "keepers.ahead": ("keepers_ahead", _count),
+    "health.every": ("health_every", _seconds),
+    # names that users of the seed system know, in milliseconds
+    "asyncHandoverTimeout": ("wait", lambda v: parse_duration(v) / 1000),
+    "executionReportInterval": ("report_every", lambda v: parse_duration(v) / 1000),
+}
 
 
 def user_file(environ: Mapping[str, str]) -> str:
@@ -145,7 +145,9 @@ def _from_file(path: str) -> dict[str, Any]:
     try:
         tree = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} is not valid TOML: {error}", "correct the line it names") from None
+        raise InvalidInput(
+            f"{path} is not valid TOML: {error}", "correct the line it names"
+        ) from None
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,14 +13,14 @@ from tenuto import __version__
 from tenuto.core import events as ev
 from tenuto.core.errors import EngineFault, InvalidInput, NotFinished
 from tenuto.core.ids import new_id
+from tenuto.core.listing import Row
+from tenuto.core.ports import Connection, Dispatcher, Store
 from tenuto.core.specs import Limits
 from tenuto.core.states import RESUMABLE, State
-from tenuto.dispatch.launch import Launcher
 from tenuto.engine.recover import fold, settle, starter_mark
 from tenuto.engine.settings import Settings
 from tenuto.engine.work import Work
 from tenuto.keeper.faults import point
-from tenuto.stores.index import Index, Row
 from tenuto.stores.layout import Project, as_error
 from tenuto.stores.pen import Pen
 from tenuto.stores.tape import TapeReader
@@ -34,7 +33,7 @@ class Starter:
     """Turns work into a kept execution."""
 
     def __init__(
-        self, project: Project, settings: Settings, index: Index, launcher: Launcher
+        self, project: Project, settings: Settings, index: Store, launcher: Dispatcher
     ) -> None:
         """Take what starting needs."""
         self._project = project
@@ -43,7 +42,7 @@ class Starter:
         self._launcher = launcher
         self._mark = (0, "")
 
-    def start(self, work: Work) -> tuple[str, socket.socket]:
+    def start(self, work: Work) -> tuple[str, Connection]:
         """Return the id and a connection that watches, once a keeper has taken the work over."""
         execution_id = new_id()
         spec = msgspec.structs.replace(work.spec, limits=self._with_quota(work.spec.limits))
@@ -69,7 +68,7 @@ class Starter:
         work = msgspec.structs.replace(work, spec=spec)
         return execution_id, self._hand_over(pen, execution_id, work)
 
-    def resume(self, execution_id: str, work: Work) -> socket.socket:
+    def resume(self, execution_id: str, work: Work) -> Connection:
         """Run an interrupted or lost execution again, on the same tape."""
         settle(self._project, execution_id)
         folder = self._project.folder(execution_id)
@@ -87,7 +86,7 @@ class Starter:
         pen.append(ev.Resumed(argv=work.spec.argv))
         return self._hand_over(pen, execution_id, work)
 
-    def _hand_over(self, pen: Pen, execution_id: str, work: Work) -> socket.socket:
+    def _hand_over(self, pen: Pen, execution_id: str, work: Work) -> Connection:
         """Give the tape to a keeper; our own lock on it stays until one has taken the job."""
         job = _job(pen, execution_id, work)
         try:
@@ -102,7 +101,9 @@ class Starter:
         except (OSError, EngineFault) as error:
             text = error.message if isinstance(error, EngineFault) else str(error)
             pen.append(ev.Ended(state=State.FAILED, reason="keeper", detail=text))
-            raise EngineFault(f"no keeper could be started: {text}", "see: tenuto doctor") from error
+            raise EngineFault(
+                f"no keeper could be started: {text}", "see: tenuto doctor"
+            ) from error
         finally:
             pen.put_down()
 

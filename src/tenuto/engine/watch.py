@@ -6,10 +6,9 @@ is readable or `pause` seconds have passed, then `look` again.
 
 from __future__ import annotations
 
-import socket
-
 from tenuto.core import events as ev
 from tenuto.core.execution import Chunk, Execution
+from tenuto.core.ports import Connection
 from tenuto.dispatch import control
 from tenuto.engine.recover import fold, settle
 from tenuto.keeper.frames import EVENT, OUT, Frame
@@ -23,7 +22,7 @@ class Watch:
     """Reads a tape as it grows and folds its events."""
 
     def __init__(
-        self, project: Project, execution_id: str, after: int = -1, sock: socket.socket | None = None
+        self, project: Project, execution_id: str, after: int = -1, sock: Connection | None = None
     ) -> None:
         """Begin after a sequence number; `sock` is a connection that already watches."""
         self.id = execution_id

@@ -100,7 +100,7 @@ class Channel:
             self.raised = str(message.get("name", ""))[:200]
             text = str(message.get("message", ""))[:4096]
             line_number = message.get("line")
-            fields = {"name": self.raised, "message": text}
+            fields: dict[str, object] = {"name": self.raised, "message": text}
             if isinstance(line_number, int):
                 fields["line"] = line_number
             self._keeper.writer.event("raised", **fields)

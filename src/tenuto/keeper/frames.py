@@ -111,6 +111,35 @@ def read_entry(data: bytes, start: int = 0) -> tuple[int, int, int, int] | None:
     return seq, time_ns, offset, stream
 
 
+def read_one(fd: int, magic: bytes, offset: int) -> Frame | None:
+    """Return the good frame at an offset, if there is one, reading nothing else."""
+    head = os.pread(fd, HEADER.size, offset)
+    if len(head) < HEADER.size:
+        return None
+    found, _, stream, _, length, seq, time_ns = HEADER.unpack(head)
+    if found != magic or length > MAX_BODY:
+        return None
+    rest = os.pread(fd, length + TRAILER.size, offset + HEADER.size)
+    if len(rest) < length + TRAILER.size:
+        return None
+    body = rest[:length]
+    if TRAILER.pack(zlib.crc32(body, zlib.crc32(head))) != rest[length:]:
+        return None
+    return Frame(offset, stream, seq, time_ns, body)
+
+
+def find_magic(fd: int) -> tuple[bytes, int] | None:
+    """Return magic and format of an open tape; where the preamble is lost, frame 0 tells."""
+    head = os.pread(fd, PREAMBLE_SIZE + HEADER.size, 0)
+    found = read_magic(head)
+    if found is None and len(head) == PREAMBLE_SIZE + HEADER.size:
+        magic = head[PREAMBLE_SIZE : PREAMBLE_SIZE + 8]
+        first = read_one(fd, magic, PREAMBLE_SIZE)
+        if first is not None and first.seq == 0:
+            found = magic, FORMAT
+    return found
+
+
 def header_at(fd: int, magic: bytes, offset: int) -> tuple[int, int] | None:
     """Return (seq, time_ns) of what claims to be a frame at an offset, without reading its body."""
     head = os.pread(fd, HEADER.size, offset)

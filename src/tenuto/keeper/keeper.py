@@ -106,7 +106,9 @@ class Keeper:
         self.writer.event("faulted", text=f"{error!r} at {' < '.join(reversed(lines))}"[:4000])
 
     def _woken(self) -> None:
-        """Look at the writer: there may be room again, or none."""
+        """Look at the writer: there may be room again, or none, or answers that waited for it."""
+        while self.writer.calls:
+            self.writer.calls.popleft()()
         if self._paused and self.writer.backlog < LOW_WATER and not self._over_quota():
             self._paused = False
             if self.waiting == "disk":

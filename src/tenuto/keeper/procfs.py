@@ -38,7 +38,7 @@ def boot_id() -> str:
 def start_time(pid: int) -> int:
     """Return when a process started, in ticks since boot, or 0 if there is none."""
     fields = _stat(pid)
-    return int(fields[19]) if len(fields) > 19 and fields[0] not in ("Z", "X") else 0  # noqa: PLR2004
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in ("Z", "X") else 0
 
 
 def _stat(pid: int) -> list[str]:
@@ -137,7 +137,7 @@ def reads_from(pids: list[int], inode: int, device: int) -> bool:
             continue
         for thread in threads:
             words = _read(f"/proc/{pid}/task/{thread}/syscall").decode("ascii", "replace").split()
-            if len(words) < 2:  # noqa: PLR2004  "running", or not ours to see
+            if len(words) < 2:
                 continue
             if words[0] in _READ_CALLS:
                 descriptor = int(words[1], 16)

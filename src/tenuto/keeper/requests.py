@@ -102,7 +102,18 @@ class Requests:
         try:
             operation(connection, message)
         except (KeyError, TypeError, ValueError, OSError, binascii.Error) as error:
-            connection.reply(ok=False, error="bad_input", message=f"{type(error).__name__}: {error}")
+            connection.reply(
+                ok=False, error="bad_input", message=f"{type(error).__name__}: {error}"
+            )
+
+    def _reply_later(self, connection: control.Connection, **fields: str) -> None:
+        """Answer once what was asked for stands on the tape."""
+
+        def reply() -> None:
+            if connection in self._connections:
+                connection.reply(ok=True, **fields)
+
+        self._keeper.writer.then(reply)
 
     # Operations
 
@@ -130,10 +141,10 @@ class Requests:
         connection.watching = True
         self._keeper.writer.watch(connection.sock)
 
-    def _do_note(self, _connection: control.Connection, message: dict[str, Any]) -> None:
+    def _do_note(self, connection: control.Connection, message: dict[str, Any]) -> None:
         if not self._keeper.ended:
             self._keeper.writer.event("wait_gave_up", after_s=float(message.get("after_s", 0)))
-        _connection.reply(ok=True)
+        self._reply_later(connection)
 
     def _do_send(self, connection: control.Connection, message: dict[str, Any]) -> None:
         keeper = self._keeper
@@ -146,9 +157,7 @@ class Requests:
         if stdin.closed:
             connection.reply(ok=True, fate="closed")
             return
-        awaited = keeper.waiting == "input" or (
-            keeper.channel.reading and not stdin.pending
-        )
+        awaited = keeper.waiting == "input" or (keeper.channel.reading and not stdin.pending)
         if not keeper.interactive:
             keeper.interactive = True
             keeper.writer.event("became_interactive")
@@ -157,7 +166,8 @@ class Requests:
         keeper.input_moved()
         self._flush_stdin()
         closed = stdin.fd < 0 and not eof
-        connection.reply(ok=True, fate="closed" if closed else "delivered" if awaited else "queued")
+        fate = "closed" if closed else "delivered" if awaited else "queued"
+        self._reply_later(connection, fate=fate)
 
     def _flush_stdin(self) -> None:
         stdin = self._keeper.child.stdin
@@ -217,7 +227,7 @@ class Requests:
 
     def _do_clear(self, connection: control.Connection, _: dict[str, Any]) -> None:
         self._keeper.writer.clear()
-        connection.reply(ok=True)
+        self._reply_later(connection)
 
     def _do_resize(self, connection: control.Connection, message: dict[str, Any]) -> None:
         self._keeper.child.resize(int(message["rows"]), int(message["cols"]))

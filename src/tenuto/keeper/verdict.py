@@ -56,9 +56,7 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def record(
-    keeper: Keeper, status: int, usage: resource.struct_rusage | None
-) -> dict[str, Any]:
+def record(keeper: Keeper, status: int, usage: resource.struct_rusage | None) -> dict[str, Any]:
     """Return the exit record's fields but for output and what was left behind."""
     code = os.waitstatus_to_exitcode(status)
     fields: dict[str, Any] = {"exit_code": code if code >= 0 else None}
@@ -88,7 +86,7 @@ def _from_status(keeper: Keeper, code: int, usage: resource.struct_rusage | None
         return Outcome("succeeded", "")
     spent = usage.ru_utime + usage.ru_stime if usage is not None else 0.0
     cpu = limits.get("cpu")
-    if cpu and (code == -signal.SIGXCPU or code == -signal.SIGKILL and spent >= float(cpu)):
+    if cpu and (code == -signal.SIGXCPU or (code == -signal.SIGKILL and spent >= float(cpu))):
         return limit("cpu", f"{float(cpu):g} s")
     if limits.get("file_size") and code == -signal.SIGXFSZ:
         return limit("file_size", f"{limits['file_size']} bytes")
@@ -104,4 +102,10 @@ def _out_of_memory(keeper: Keeper, code: int, usage: resource.struct_rusage | No
     if keeper.channel.raised == "MemoryError":
         return True
     close = usage is not None and usage.ru_maxrss * 1024 >= 0.8 * int(keeper.limits["memory"])
-    return close and code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGKILL, -signal.SIGTRAP, 134)
+    return close and code in (
+        -signal.SIGABRT,
+        -signal.SIGSEGV,
+        -signal.SIGKILL,
+        -signal.SIGTRAP,
+        134,
+    )

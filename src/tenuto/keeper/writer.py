@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import _queue
 import _thread
 import errno
 import json
 import os
-import queue
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from tenuto.keeper import frames, linux, rewrite
 from tenuto.keeper.faults import point
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 HIGH_WATER = 4 * 1024 * 1024
 LOW_WATER = 1024 * 1024
@@ -46,10 +49,12 @@ class TapeWriter:
         self._accepted = 0  # written by the loop only
         self._appended = 0  # written by the thread only
         self._wake = wake
-        self._queue: queue.SimpleQueue[_Item | Callable[[], None]] = queue.SimpleQueue()
+        self._queue: _queue.SimpleQueue[_Item | Callable[[], None]] = _queue.SimpleQueue()
         self._held: deque[_Item] = deque()
+        self.calls: deque[Callable[[], None]] = deque()  # for the loop to make
         self._watchers: tuple[socket.socket, ...] = ()
         self._can_reserve = True
+        self._retry_at = 0.0
         self._index_fd = _NO_INDEX
         self._indexed = 0
         _thread.start_new_thread(self._run, ())
@@ -73,7 +78,8 @@ class TapeWriter:
 
     def event(self, kind: str, **fields: object) -> None:
         """Append an event."""
-        body = json.dumps({"type": kind, **fields}, separators=(",", ":")).encode()
+        text = json.dumps({"type": kind, **fields}, separators=(",", ":"), ensure_ascii=False)
+        body = text.encode("utf-8", "replace")  # half of a surrogate pair is no text
         self._queue.put((frames.EVENT, time.time_ns(), body))
 
     def output(self, stream: int, data: bytes) -> None:
@@ -84,6 +90,14 @@ class TapeWriter:
     def clear(self) -> None:
         """Drop all output so far from the tape, and say so on it."""
         self._queue.put(self._clear)
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Have the loop call this once everything given so far has been dealt with."""
+        self._queue.put(lambda: self._pass_on(call))
+
+    def _pass_on(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+        self._wake()
 
     def finish(self) -> None:
         """Sync what was written; `finished` turns true once nothing is held back any more."""
@@ -101,9 +115,12 @@ class TapeWriter:
 
     def _run(self) -> None:
         while True:
+            pause = max(0.0, self._retry_at - time.monotonic()) if self._held else None
             try:
-                item = self._queue.get(timeout=_RETRY_S if self._held else None)
-            except queue.Empty:
+                item = self._queue.get(timeout=pause) if pause != 0 else None
+            except _queue.Empty:
+                item = None
+            if item is None:
                 self._retry()
                 continue
             calls: list[Callable[[], None]] = []
@@ -136,7 +153,8 @@ class TapeWriter:
     def _hold(self, batch: list[_Item], error: OSError | None) -> None:
         """Keep output until there is room; let events pass on what was set aside."""
         if error is not None:
-            os.ftruncate(self.fd, self._offset)
+            self._cut()
+            self._retry_at = time.monotonic() + _RETRY_S
             self.disk_full = os.strerror(error.errno or errno.ENOSPC)
             self._note("waited", on="disk", detail=self.disk_full)
             self._wake()
@@ -148,13 +166,21 @@ class TapeWriter:
         try:
             self._append([item], spare=False)
         except OSError:
-            os.ftruncate(self.fd, self._offset)
+            self._cut()
             return False
         return True
 
+    def _cut(self) -> None:
+        """Take back what a failed write left; any other cut would only free the room set aside."""
+        if os.fstat(self.fd).st_size > self._offset:
+            os.ftruncate(self.fd, self._offset)
+            self._room = self._offset
+
     def _note(self, kind: str, **fields: str) -> None:
         body = json.dumps({"type": kind, **fields}, separators=(",", ":")).encode()
-        self._squeeze((frames.EVENT, time.time_ns(), body))
+        item = (frames.EVENT, time.time_ns(), body)
+        if not self._squeeze(item):
+            self._held.append(item)
 
     def _retry(self) -> None:
         while self._held:
@@ -165,20 +191,35 @@ class TapeWriter:
                 size += len(item[2])
                 if size >= _BATCH or len(batch) >= _BATCH_ITEMS:
                     break
+            taken = len(batch)
             try:
                 self._append(batch, spare=True)
             except OSError:
-                os.ftruncate(self.fd, self._offset)
+                self._cut()
+                self._retry_at = time.monotonic() + _RETRY_S
                 return
-            for _ in batch:
-                self._held.popleft()
+            finally:
+                for _ in range(taken - len(batch)):
+                    self._held.popleft()
         self.disk_full = ""
         self._note("continued")
         self._notify()
         self._wake()
 
     def _append(self, batch: list[_Item], spare: bool) -> None:
-        """Write whole frames or raise; `spare` leaves the room that is kept for the last words."""
+        """Write frames and take them off the batch; after an error, those not written stay in it.
+
+        `spare` leaves the room that is kept for the last words. Where no room can be set aside any
+        write may fail, so each frame has its own: what followers may have read is never cut.
+        """
+        if spare:
+            self._make_room(self._offset + sum(frames.OVERHEAD + len(item[2]) for item in batch))
+        while batch:
+            count = len(batch) if self._can_reserve else 1
+            self._append_whole(batch[:count])
+            del batch[:count]
+
+    def _append_whole(self, batch: list[_Item]) -> None:
         buffers: list[bytes] = []
         entries: list[bytes] = []
         seq, last_ns, offset, indexed = self._seq, self._last_ns, self._offset, self._indexed
@@ -193,8 +234,6 @@ class TapeWriter:
             output += len(body) if stream != frames.EVENT else 0
             offset += frames.OVERHEAD + len(body)
             seq += 1
-        if spare:
-            self._make_room(offset)
         point("writer-before-append")
         self._write(buffers, offset - self._offset)
         point("writer-after-append")
@@ -211,7 +250,9 @@ class TapeWriter:
         if not self._can_reserve or end <= self._room:
             return
         step = _STEP if end > _STEP else 0
-        self._can_reserve = linux.reserve(self.fd, self._offset, end - self._offset + step + _RESERVE)
+        self._can_reserve = linux.reserve(
+            self.fd, self._offset, end - self._offset + step + _RESERVE
+        )
         self._room = end + step
 
     def _write(self, buffers: list[bytes], size: int) -> None:
@@ -260,9 +301,10 @@ class TapeWriter:
         return entries
 
     def _clear(self) -> None:
+        self._last_ns = max(self._last_ns, time.time_ns())
         try:
             self.fd = rewrite.without_output(
-                self._dir_fd, self.fd, self._magic, self._seq, max(self._last_ns, time.time_ns())
+                self._dir_fd, self.fd, self._magic, self._seq, self._last_ns
             )
         except OSError as error:
             self._note("faulted", text=f"clear_history failed: {error.strerror}")

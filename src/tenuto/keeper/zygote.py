@@ -148,4 +148,3 @@ def _log(path: str) -> None:
 
     with open(path, "a", encoding="utf-8") as file:
         traceback.print_exc(file=file)
-

@@ -1,32 +1,21 @@
-"""The index over all executions: SQLite, through apsw only, and never the truth.
-
-It may lag behind the tapes and may be deleted: whoever opens it next rebuilds it from the folders.
-Users hold `index.lock` shared; replacing a broken database needs it exclusively.
-"""
+"""The index over all executions: never the truth, always rebuildable from the folders."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-import apsw
-import msgspec
-
-from tenuto.core.errors import EngineFault
+from tenuto.core.listing import Query, Row
 from tenuto.core.states import LIVE, State
-from tenuto.stores.layout import Project, as_error
+from tenuto.stores.database import Connection, Database
+from tenuto.stores.layout import Project
 
 _SCHEMA = 1
-_BUSY_MS = 30_000
 _LIVE = ", ".join(f"'{state}'" for state in sorted(LIVE))
 _TEXT_MOST = 2000
-_T = TypeVar("_T")
 
-_TABLES = f"""
+_TABLES = """
 CREATE TABLE executions (
   row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, state TEXT NOT NULL,
   reason TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '', parent TEXT, exit_code INTEGER,
@@ -34,7 +23,6 @@ CREATE TABLE executions (
   ended_ns INTEGER, starter TEXT NOT NULL DEFAULT '', text TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX executions_by_state ON executions (state, id);
-CREATE INDEX executions_live ON executions (id) WHERE state IN ({_LIVE});
 CREATE INDEX executions_by_parent ON executions (parent) WHERE parent IS NOT NULL;
 CREATE VIRTUAL TABLE words USING fts5(text, content='', contentless_delete=1);
 CREATE TABLE counts (state TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
@@ -48,7 +36,6 @@ CREATE TRIGGER count_moved AFTER UPDATE OF state ON executions WHEN old.state <>
   UPDATE counts SET number = number - 1 WHERE state = old.state;
   INSERT INTO counts VALUES (new.state, 1) ON CONFLICT (state) DO UPDATE SET number = number + 1;
 END;
-PRAGMA user_version = {_SCHEMA};
 """
 _COLUMNS = (
     "id, kind, state, reason, title, parent, exit_code, is_async, created_ns, started_ns, ended_ns, "
@@ -56,50 +43,28 @@ _COLUMNS = (
 )
 
 
-class Row(msgspec.Struct, frozen=True):
-    """One execution as the index knows it."""
-
-    id: str
-    kind: str
-    state: State
-    reason: str = ""
-    title: str = ""
-    parent: str | None = None
-    exit_code: int | None = None
-    is_async: bool = False
-    created_ns: int = 0
-    started_ns: int | None = None
-    ended_ns: int | None = None
-    starter: str = ""
-
-
 class Index:
-    """Opens at first use, heals itself once, and may be shared by the threads of a process."""
+    """All executions of a project, in SQLite; see `core.ports.Store`."""
 
     def __init__(self, project: Project, rows_from_folders: Callable[[], Iterable[Row]]) -> None:
         """Take the project and how to read all its rows from the tapes."""
-        self._project = project
         self._rows_from_folders = rows_from_folders
-        self._path = project.index
-        self._db: apsw.Connection | None = None
-        self._inode = 0
-        self._lock_fd = -1
-        self._threads = threading.RLock()  # a transaction belongs to the connection, not the thread
+        self._database = Database(project, _SCHEMA, _TABLES, self._fill)
 
     # Writing
 
     def add(self, row: Row, text: str = "") -> None:
         """Record a new execution."""
-        self._use(lambda db: self._insert(db, row, text))
+        self._database.use(lambda db: self._insert(db, row, text))
 
-    def _insert(self, db: apsw.Connection, row: Row, text: str) -> None:
+    def _insert(self, db: Connection, row: Row, text: str) -> None:
         values = (
             row.id, row.kind, str(row.state), row.reason, row.title, row.parent, row.exit_code,
             int(row.is_async), row.created_ns, row.started_ns, row.ended_ns, row.starter,
             text[:_TEXT_MOST],
         )  # fmt: skip
         marks = ", ".join("?" * len(values))
-        db.execute(f"INSERT OR REPLACE INTO executions ({_COLUMNS}, text) VALUES ({marks})", values)
+        db.execute(f"INSERT INTO executions ({_COLUMNS}, text) VALUES ({marks})", values)
 
     def settle(self, row: Row) -> None:
         """Bring a row to what its tape says; an ended one changes only by a resume."""
@@ -107,7 +72,7 @@ class Index:
             str(row.state), row.reason, row.exit_code, int(row.is_async), row.started_ns,
             row.ended_ns, row.id,
         )  # fmt: skip
-        self._use(
+        self._database.use(
             lambda db: db.execute(
                 "UPDATE executions SET state = ?, reason = ?, exit_code = ?, "
                 "is_async = max(is_async, ?), started_ns = ?, ended_ns = ? WHERE id = ?",
@@ -118,19 +83,19 @@ class Index:
     def mark_async(self, execution_id: str) -> None:
         """Remember that some wait for it gave up."""
         sql = "UPDATE executions SET is_async = 1 WHERE id = ?"
-        self._use(lambda db: db.execute(sql, (execution_id,)))
+        self._database.use(lambda db: db.execute(sql, (execution_id,)))
 
     def forget(self, ids: Sequence[str]) -> None:
         """Drop rows."""
 
-        def drop(db: apsw.Connection) -> None:
+        def drop(db: Connection) -> None:
             with db:
                 for one in ids:
                     sql = "DELETE FROM executions WHERE id = ? RETURNING row"
-                    for (row,) in db.execute(sql, (one,)).fetchall():
+                    for (row,) in db.execute(sql, (one,)):
                         db.execute("DELETE FROM words WHERE rowid = ?", (row,))
 
-        self._use(drop)
+        self._database.use(drop)
 
     # Reading
 
@@ -141,7 +106,9 @@ class Index:
 
     def by_prefix(self, prefix: str, most: int = 5) -> list[Row]:
         """Return the first rows whose id begins so."""
-        return self._select("WHERE id >= ? AND id < ? ORDER BY id LIMIT ?", (prefix, f"{prefix}g", most))
+        return self._select(
+            "WHERE id >= ? AND id < ? ORDER BY id LIMIT ?", (prefix, f"{prefix}g", most)
+        )
 
     def nearest(self, prefix: str) -> Row | None:
         """Return the row whose id shares the most with a wrong one."""
@@ -159,183 +126,67 @@ class Index:
         """Return the executions started inside another, oldest first."""
         return self._select("WHERE parent = ? ORDER BY id", (parent,))
 
-    def latest(
-        self,
-        most: int | None,
-        states: Sequence[State] = (),
-        kind: str = "",
-        text: str = "",
-        since_ns: int = 0,
-        only_async: bool = False,
-    ) -> list[Row]:
-        """Return the latest rows that fit, newest first."""
+    def latest(self, query: Query) -> list[Row]:
+        """Return the rows that fit, newest first."""
         terms: list[str] = []
         values: list[Any] = []
-        if states:
-            terms.append(f"state IN ({', '.join('?' * len(states))})")
-            values += map(str, states)
-        if kind:
+        if query.states:
+            terms.append(f"state IN ({', '.join('?' * len(query.states))})")
+            values += map(str, query.states)
+        if query.kind:
             terms.append("kind = ?")
-            values.append(kind)
-        if since_ns:
+            values.append(query.kind)
+        if query.since_ns:
             terms.append("created_ns >= ?")
-            values.append(since_ns)
-        if only_async:
+            values.append(query.since_ns)
+        if query.only_async:
             terms.append("is_async = 1")
-        if text:
-            self._use(_catch_up_words)
+        if query.text:
+            self._database.use(_catch_up_words)
             terms.append("row IN (SELECT rowid FROM words WHERE words MATCH ?)")
-            values.append(_match(text))
+            values.append(_match(query.text))
         where = f"WHERE {' AND '.join(terms)}" if terms else ""
-        values.append(-1 if most is None else most)
+        values.append(-1 if query.most is None else query.most)
         return self._select(f"{where} ORDER BY id DESC LIMIT ?", values)
 
     def counts(self) -> dict[str, int]:
         """Return how many executions there are in each state."""
         sql = "SELECT state, number FROM counts WHERE number > 0"
-        return {str(state): int(n) for state, n in self._use(lambda db: db.execute(sql).fetchall())}
+        return {str(state): int(n) for state, n in self._database.use(lambda db: db.execute(sql))}
 
     def _select(self, tail: str, values: Sequence[Any]) -> list[Row]:
         sql = f"SELECT {_COLUMNS} FROM executions {tail}"
-        found = self._use(lambda db: db.execute(sql, tuple(values)).fetchall())
+        found = self._database.use(lambda db: db.execute(sql, tuple(values)))
         return [_row(row) for row in found]
 
-    # Opening, healing
+    # Health
 
     def check(self) -> str:
         """Return what is wrong with the database, or an empty text."""
-        result = self._use(lambda db: db.execute("PRAGMA quick_check(1)").fetchall())
+        result = self._database.use(lambda db: db.execute("PRAGMA quick_check(1)"))
         return "" if result == [("ok",)] else str(result[0][0])
 
     def rebuild(self) -> int:
         """Make all rows anew from the folders and return how many there are."""
+        return self._database.use(self._fill)
 
-        def refill(db: apsw.Connection) -> int:
-            return self._fill(db)
-
-        return self._use(refill)
-
-    def _fill(self, db: apsw.Connection) -> int:
-        number = 0
+    def _fill(self, db: Connection) -> int:
         with db:
-            db.execute("DELETE FROM executions")
-            db.execute("DELETE FROM words")
-            db.execute("DELETE FROM counts")
-            for row in self._rows_from_folders():
+            sql = f"SELECT {_COLUMNS} FROM executions WHERE state = ?"
+            starting = [_row(values) for values in db.execute(sql, (str(State.QUEUED),))]
+            db.script("DELETE FROM executions; DELETE FROM words; DELETE FROM counts")
+            rows = {row.id: row for row in self._rows_from_folders()}
+            rows |= {row.id: row for row in starting if row.id not in rows}  # no folder yet
+            for row in rows.values():
                 self._insert(db, row, row.title)
-                number += 1
-        return number
+        return len(rows)
 
     def close(self) -> None:
         """Close the database."""
-        if self._db is not None:
-            self._db.close()
-            self._db = None
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
-
-    def _use(self, work: Callable[[apsw.Connection], _T]) -> _T:
-        """Do something with the database; a broken one is put aside and rebuilt, once."""
-        try:
-            with self._threads:
-                return work(self._connection())
-        except (apsw.CorruptError, apsw.NotADBError):
-            with self._threads:
-                self._replace()
-                return work(self._connection())
-        except (apsw.FullError, apsw.IOError) as error:
-            cause = OSError(28, "no space left on device, or the disk failed")
-            raise as_error(cause, f"the index cannot be written ({error})") from error
-
-    def _connection(self) -> apsw.Connection:
-        if self._db is not None:
-            try:
-                if os.stat(self._path).st_ino == self._inode:
-                    return self._db
-            except FileNotFoundError:
-                pass
-            self.close()  # deleted or replaced under us
-        self._hold(fcntl.LOCK_SH)
-        fresh = not os.path.exists(self._path)
-        self._db = self._open()
-        if fresh and os.listdir(self._project.executions):
-            self._fill(self._db)
-        return self._db
-
-    def _open(self) -> apsw.Connection:
-        before = os.umask(0o077)
-        try:
-            db = apsw.Connection(self._path)
-        except apsw.Error as error:
-            raise EngineFault(f"cannot open the index {self._path}: {error}", "tenuto doctor") from error
-        finally:
-            os.umask(before)
-        db.set_busy_timeout(_BUSY_MS)
-        db.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
-        version = self._version(db)
-        if version == 0:
-            db.execute("BEGIN IMMEDIATE")
-            if self._version(db) == 0:
-                db.execute(_TABLES)
-            db.execute("COMMIT")
-        elif version > _SCHEMA:
-            db.close()
-            raise EngineFault(
-                f"the index was made by a newer Tenuto (schema {version}, this one knows {_SCHEMA})",
-                "upgrade Tenuto",
-            )
-        self._inode = os.stat(self._path).st_ino
-        return db
-
-    @staticmethod
-    def _version(db: apsw.Connection) -> int:
-        ((version,),) = db.execute("PRAGMA user_version").fetchall()
-        return int(version)  # pyright: ignore
-
-    def _hold(self, how: int) -> None:
-        if self._lock_fd < 0:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            self._lock_fd = os.open(f"{self._path.removesuffix('.db')}.lock", flags, 0o600)
-        fcntl.flock(self._lock_fd, how)
-
-    def _replace(self) -> None:
-        """Put a broken database aside and make a new one from the folders."""
-        self.close()
-        limit = time.monotonic() + 10
-        while True:
-            try:
-                self._hold(fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > limit:
-                    raise EngineFault(
-                        "the index is damaged and in use by another process",
-                        "end the other tenuto processes, then: tenuto doctor --rebuild",
-                    ) from None
-                time.sleep(0.05)
-        try:
-            probe = self._open()
-            healthy = probe.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
-            probe.close()
-        except (apsw.Error, EngineFault):
-            healthy = False
-        if not healthy:
-            os.makedirs(self._project.quarantine, mode=0o700, exist_ok=True)
-            stamp = f"index-{time.time_ns()}.db"
-            os.replace(self._path, os.path.join(self._project.quarantine, stamp))
-            for suffix in ("-wal", "-shm"):
-                if os.path.exists(self._path + suffix):
-                    os.replace(
-                        self._path + suffix, os.path.join(self._project.quarantine, stamp + suffix)
-                    )
-        self._db = self._open()
-        if not healthy:
-            self._fill(self._db)
-        self._hold(fcntl.LOCK_SH)
+        self._database.close()
 
 
-def _catch_up_words(db: apsw.Connection) -> None:
+def _catch_up_words(db: Connection) -> None:
     """Index the words of rows added since the last search: starting must not wait for that."""
     with db:
         db.execute(

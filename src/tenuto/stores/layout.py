@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 
@@ -72,9 +71,15 @@ def find_project(cwd: str, environ: Mapping[str, str]) -> Project:
         return Project(root=root, home=os.path.join(root, os.readlink(link)))
     if os.path.isdir(link):
         return Project(root=root, home=link)
-    name = os.path.basename(root) or "root"
-    key = f"{name}-{hashlib.sha256(root.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
-    return Project(root=root, home=os.path.join(state_base(environ), key))
+    return Project(root=root, home=os.path.join(state_base(environ), _key(root)))
+
+
+def _key(root: str) -> str:
+    """Return a project's folder name: readable, and unlike that of any other path."""
+    import hashlib  # only before the link exists: it costs every start 4 ms
+
+    digest = hashlib.sha256(root.encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{os.path.basename(root) or 'root'}-{digest[:12]}"
 
 
 def _nearest(start: str, name: str) -> str:

@@ -11,6 +11,8 @@ from tenuto.core.events import Event, Repaired, encode_event
 from tenuto.keeper import frames, rewrite
 from tenuto.stores.tape import NAME
 
+_PAUSE_S = 0.0005
+
 
 class Pen:
     """A tape that is open, locked and whole: a torn tail was cut when the pen was taken up."""
@@ -44,7 +46,9 @@ class Pen:
         try:
             pen._write(frames.preamble(pen.magic) + pen._pack(first))
         except BaseException:
+            os.unlink(NAME, dir_fd=dir_fd)
             pen.put_down()
+            os.rmdir(folder)
             raise
         return pen
 
@@ -60,13 +64,17 @@ class Pen:
         except BaseException:
             os.close(dir_fd)
             raise
-        found = frames.read_magic(os.pread(fd, frames.PREAMBLE_SIZE, 0))
+        found = frames.find_magic(fd)
         if found is None:
             os.close(fd)
             os.close(dir_fd)
             return None
         pen = cls(folder, fd, dir_fd, found[0], 0)
-        pen._repair()
+        try:
+            pen._repair()
+        except BaseException:
+            pen.put_down()
+            raise
         return pen
 
     def _repair(self) -> None:
@@ -82,17 +90,19 @@ class Pen:
     def _pack(self, event: Event) -> bytes:
         body = encode_event(event)
         self.last_ns = max(self.last_ns, time.time_ns())
-        header, trailer = frames.pack(
-            self.magic, frames.EVENT, self.next_seq, self.last_ns, body
-        )
+        header, trailer = frames.pack(self.magic, frames.EVENT, self.next_seq, self.last_ns, body)
         self.next_seq += 1
         return header + body + trailer
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
-        os.lseek(self.fd, 0, os.SEEK_END)
-        while view:
-            view = view[os.write(self.fd, view) :]
+        end = os.lseek(self.fd, 0, os.SEEK_END)
+        try:
+            while view:
+                view = view[os.write(self.fd, view) :]
+        except OSError:
+            os.ftruncate(self.fd, end)
+            raise
 
     def append(self, event: Event) -> None:
         """Append one event; readers find it behind what the sparse index covers."""
@@ -100,7 +110,7 @@ class Pen:
 
     def clear(self) -> None:
         """Drop the output, keep the events; see keeper.rewrite."""
-        now = max(self.last_ns, time.time_ns())
+        self.last_ns = now = max(self.last_ns, time.time_ns())
         self.fd = rewrite.without_output(self.dir_fd, self.fd, self.magic, self.next_seq, now)
         self.next_seq += 1
 
@@ -115,14 +125,26 @@ def _locked(dir_fd: int) -> int:
     while True:
         fd = os.open(NAME, os.O_RDWR | os.O_CLOEXEC, dir_fd=dir_fd)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            held = _lock(fd)
+            if held and os.stat(NAME, dir_fd=dir_fd).st_ino == os.fstat(fd).st_ino:
+                return fd
+        except BaseException:
             os.close(fd)
-            raise NotFinished("the execution has a live writer", "wait for its end") from None
-        try:
-            current = os.stat(NAME, dir_fd=dir_fd).st_ino
-        except FileNotFoundError:
-            current = -1
-        if current == os.fstat(fd).st_ino:
-            return fd
+            raise
         os.close(fd)
+        if not held:
+            time.sleep(_PAUSE_S)
+
+
+def _lock(fd: int) -> bool:
+    """Lock the tape; False if somebody only looks whether it is locked, NotFinished if it is."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        pass
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        raise NotFinished("the execution has a live writer", "wait for its end") from None

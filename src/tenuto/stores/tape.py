@@ -19,10 +19,11 @@ class TapeReader:
     def __init__(self, folder: str) -> None:
         """Open the tape in a folder; raises FileNotFoundError where there is none."""
         self.folder = folder
-        self.damaged = 0
         self._path = os.path.join(folder, NAME)
         self._fd = -1
-        self._offset = 0
+        self._gaps: dict[int, int] = {}
+        self._offset = 0  # where `new` goes on, behind the frame with the number _read
+        self._read: int = -1
         self._last = -1
         self._open()
 
@@ -34,14 +35,32 @@ class TapeReader:
         self._inode = os.fstat(fd).st_ino
         self._magic = b""
         self._offset = 0
+        self._gaps.clear()
         self._find_magic()
 
     def _find_magic(self) -> bool:
         if not self._magic:
-            found = frames.read_magic(os.pread(self._fd, frames.PREAMBLE_SIZE, 0))
+            found = frames.find_magic(self._fd)
             if found is not None:
                 self._magic = found[0]
+            self._check_head()
         return bool(self._magic)
+
+    def _check_head(self) -> None:
+        self._gaps.pop(0, None)
+        size = self.size
+        if size < frames.PREAMBLE_SIZE:
+            return  # being made
+        head = os.pread(self._fd, frames.PREAMBLE_SIZE, 0)
+        if not self._magic:
+            self._gaps[0] = size
+        elif head != frames.preamble(self._magic):
+            self._gaps[0] = frames.PREAMBLE_SIZE
+
+    @property
+    def damaged(self) -> int:
+        """Bytes that had to be skipped so far."""
+        return sum(end - start for start, end in self._gaps.items())
 
     def close(self) -> None:
         """Close the tape."""
@@ -63,11 +82,10 @@ class TapeReader:
     def refresh(self) -> None:
         """Go on with the new file if the tape was replaced (its history was cleared)."""
         try:
-            if os.stat(self._path).st_ino == self._inode:
-                return
+            if os.stat(self._path).st_ino != self._inode:
+                self._open()
         except FileNotFoundError:
             return
-        self._open()
 
     # Reading
 
@@ -77,10 +95,12 @@ class TapeReader:
         if not self._find_magic():
             return
         if not self._offset:
-            self._offset = self._place(self._last + 1)
-        for frame in self._scan(self._offset, self._last):
-            self._offset, self._last = frame.end, frame.seq
-            yield frame
+            self._offset, self._read = self._place(self._last + 1)
+        for frame in self._scan(self._offset, self._read):
+            self._offset, self._read = frame.end, frame.seq
+            if frame.seq > self._last:
+                self._last = frame.seq
+                yield frame
 
     def skip_to(self, after: int) -> None:
         """Make `new` begin after a sequence number."""
@@ -89,7 +109,7 @@ class TapeReader:
     def frames(self, after: int = -1) -> Iterator[Frame]:
         """Yield the frames after a sequence number."""
         if self._find_magic():
-            for frame in self._scan(self._place(after + 1), -1):
+            for frame in self._scan(*self._place(after + 1)):
                 if frame.seq > after:
                     yield frame
 
@@ -97,8 +117,7 @@ class TapeReader:
         """Yield the frames later than a moment."""
         if not self._find_magic():
             return
-        place = self._bisect(time_ns, by_time=True)
-        for frame in self._scan(place, -1):
+        for frame in self._scan(*self._bisect(time_ns, by_time=True)):
             if frame.time_ns > time_ns:
                 yield frame
 
@@ -107,13 +126,21 @@ class TapeReader:
         if not self._find_magic():
             return
         offset, last = frames.PREAMBLE_SIZE, -1
-        for seq, _, at, stream in self._entries():
-            if stream == EVENT:
-                frame = next(frames.read_frames(self._fd, self._magic, at, last), None)
-                if not isinstance(frame, Frame) or frame.seq != seq:
-                    break  # the index is wrong from here on; the tape itself decides
-                yield frame
-            offset, last = at, seq - (stream != EVENT)
+        since: list[tuple[int, int, int]] = []
+        for seq, time_ns, at, stream in self._entries():
+            if stream != EVENT:
+                since.append((seq, time_ns, at))
+                continue
+            frame = frames.read_one(self._fd, self._magic, at)
+            if frame is None or (frame.seq, frame.time_ns) != (seq, time_ns) or at < offset:
+                break  # the index is wrong from here on; the tape itself decides
+            offset, last = frame.end, seq
+            since.clear()
+            yield frame
+        for seq, time_ns, at in reversed(since):
+            if at > offset and frames.header_at(self._fd, self._magic, at) == (seq, time_ns):
+                offset, last = at, seq - 1
+                break
         for frame in self._scan(offset, last):
             if frame.stream == EVENT:
                 yield frame
@@ -126,8 +153,7 @@ class TapeReader:
         back = 2
         while True:
             entry = self._entry(total - back) if back <= total else None
-            found = [f for f in self._scan(entry[2] if entry else frames.PREAMBLE_SIZE, -1)]
-            found = [frame for frame in found if frame.stream != EVENT]
+            found = [f for f in self._scan(*_start(entry)) if f.stream != EVENT and f.body]
             kept = _last_lines(found, lines)
             if entry is None or len(kept) < len(found):
                 return kept
@@ -139,14 +165,14 @@ class TapeReader:
             return -1
         entry = self._entry(self._entry_count() - 1)
         last = -1
-        for frame in self._scan(entry[2] if entry else frames.PREAMBLE_SIZE, -1):
+        for frame in self._scan(*_start(entry)):
             last = frame.seq
         return last
 
     def _scan(self, offset: int, after: int) -> Iterator[Frame]:
         for frame in frames.read_frames(self._fd, self._magic, offset, after):
             if isinstance(frame, Gap):
-                self.damaged += frame.end - frame.offset
+                self._gaps[frame.offset] = frame.end
             else:
                 yield frame
 
@@ -189,23 +215,28 @@ class TapeReader:
                 return
             yield entry
 
-    def _place(self, seq: int) -> int:
-        """Return an offset at or before the frame with this sequence number."""
+    def _place(self, seq: int) -> tuple[int, int]:
+        """Return where to read for a sequence number: an offset and the number before it."""
         return self._bisect(seq, by_time=False)
 
-    def _bisect(self, wanted: int, by_time: bool) -> int:
+    def _bisect(self, wanted: int, by_time: bool) -> tuple[int, int]:
         low, high = 0, self._entry_count()
-        offset = frames.PREAMBLE_SIZE
+        found = None
         while low < high:
             middle = (low + high) // 2
             entry = self._entry(middle)
             if entry is None:  # damaged: what is left of the search is not worth the risk
-                return frames.PREAMBLE_SIZE
+                return _start(None)
             if entry[1 if by_time else 0] < wanted or (not by_time and entry[0] == wanted):
-                offset, low = entry[2], middle + 1
+                found, low = entry, middle + 1
             else:
                 high = middle
-        return offset
+        return _start(found)
+
+
+def _start(entry: tuple[int, int, int, int] | None) -> tuple[int, int]:
+    """Return an entry's offset and the last number before it; without one, the tape's beginning."""
+    return (entry[2], entry[0] - 1) if entry else (frames.PREAMBLE_SIZE, -1)
 
 
 def _last_lines(found: list[Frame], lines: int) -> list[Frame]:

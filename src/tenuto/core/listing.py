@@ -1,0 +1,35 @@
+"""An execution as a line in a list: what an index knows without opening the tape."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tenuto.core.states import State
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One execution as the index knows it."""
+
+    id: str
+    kind: str
+    state: State
+    reason: str = ""
+    title: str = ""
+    parent: str | None = None
+    exit_code: int | None = None
+    is_async: bool = False
+    created_ns: int = 0
+    started_ns: int | None = None
+    ended_ns: int | None = None
+    starter: str = ""
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Which executions to list; what is left out does not matter."""
+
+    most: int | None = None
+    states: tuple[State, ...] = ()
+    kind: str = ""
+    text: str = ""
+    since_ns: int = 0
+    only_async: bool = False
