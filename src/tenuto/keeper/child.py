@@ -75,6 +75,10 @@ class Child:
         self.outputs[master] = frames.OUT
         return [slave, slave, slave]
 
+    def waits(self) -> bool:
+        """Tell whether the stem still waits for its words; somebody may have killed it."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
     def discard(self) -> None:
         """End a stem that is not needed after all."""
         os.kill(self.pid, signal.SIGKILL)

@@ -71,9 +71,11 @@ class Keeper:
         self.id: str = job["id"]
         self.limits: dict[str, Any] = job.get("limits") or {}
         self._dir_fd = dir_fd
+        size = None
         if job.get("pty"):
-            self.child.discard()
             size = (int(job.get("rows") or 24), int(job.get("cols") or 80))
+        if size or not self.child.waits():
+            self.child.discard()
             self.child = Child(self._base, size)
         point("keeper-taken")
         self.channel = Channel(
