@@ -111,7 +111,10 @@ def _keep(jobs: socket.socket, base: str, boot: str) -> NoReturn:
         keeper.child.discard()
         os._exit(0)
     if _Taken.fd >= 0:
-        os.write(_Taken.fd, array.array("i", [os.getpid()]).tobytes())
+        try:
+            os.write(_Taken.fd, array.array("i", [os.getpid()]).tobytes())
+        except BrokenPipeError:
+            pass  # the zygote is gone; the job is taken all the same
         os.close(_Taken.fd)
     jobs.close()
     if os.getpid() != os.getsid(0):
