@@ -22,6 +22,8 @@ from tenuto.stores.tape import TapeReader, is_kept
 _SWEEP_S = 5.0
 UNREADABLE = "its tape cannot be read"
 NEVER_STARTED = "its starter died before the work began"
+_AT_START = "its starter or its keeper died before the start was recorded"
+_KEEPER_DIED = "its keeper died"
 
 
 def fold(reader: TapeReader, execution_id: str) -> Execution:
@@ -45,7 +47,7 @@ def settle(project: Project, execution_id: str) -> Execution | None:
     """Return what is true of an execution; if its keeper died, sweep and record that first."""
     folder = project.folder(execution_id)
     execution = load(project, execution_id)
-    if execution is None or not execution.live or is_kept(folder):
+    if execution is None or not _needs_keeper(execution) or is_kept(folder):
         return execution
     try:
         pen = Pen.take_up(folder)
@@ -57,15 +59,25 @@ def settle(project: Project, execution_id: str) -> Execution | None:
         return _lost_unread(execution)
     try:
         execution = load(project, execution_id)
-        if execution is not None and execution.live:
+        if execution is not None and _needs_keeper(execution):
             swept = sweep_after(execution)
-            reason = "its keeper died" if execution.started else NEVER_STARTED
-            pen.append(ev.Lost(reason=reason, swept=swept))
+            pen.append(_what_happened(execution, swept))
     except OSError:
         return _lost_unwritten(execution) if execution is not None else None
     finally:
         pen.put_down()
     return load(project, execution_id)
+
+
+def _needs_keeper(execution: Execution) -> bool:
+    """Tell whether a keeper should be there: for its end, or for what it left behind."""
+    return execution.live or bool(execution.left_behind)
+
+
+def _what_happened(execution: Execution, swept: int) -> ev.Event:
+    if not execution.live:
+        return ev.LeftBehindEnded(killed=swept > 0)
+    return ev.Lost(reason=_KEEPER_DIED if execution.started else _AT_START, swept=swept)
 
 
 def sweep_after(execution: Execution) -> int:
@@ -75,6 +87,7 @@ def sweep_after(execution: Execution) -> int:
     group = ""
     if started is not None and started.boot == procfs.boot_id():
         known = [(started.pid, started.pid_start), (started.keeper_pid, started.keeper_start)]
+        known += [(one.pid, one.start) for one in execution.left_behind]
         group = started.cgroup
     return sweep(execution.id, group, known, _SWEEP_S)
 
@@ -86,9 +99,8 @@ def _lost_unread(execution: Execution) -> Execution:
 
 
 def _lost_unwritten(execution: Execution) -> Execution:
-    sweep_after(execution)
-    reason = "its keeper died" if execution.started else NEVER_STARTED
-    execution.apply(time.time_ns(), ev.Lost(reason=reason))
+    swept = sweep_after(execution)
+    execution.apply(time.time_ns(), _what_happened(execution, swept))
     return execution
 
 
