@@ -74,6 +74,7 @@ class Waiting:
         if is_output(frame):
             if len(frame.body) > self._room and self.chunks:
                 self.truncated = True
+                self.watch.only_events = self._until is None
                 return
             self._room -= len(frame.body)
             self.chunks.append(as_chunk(frame))

@@ -26,6 +26,7 @@ class Watch:
     ) -> None:
         """Begin after a sequence number; `sock` is a connection that already watches."""
         self.id = execution_id
+        self.only_events = False  # set by whoever has seen enough of the output
         self._project = project
         self._folder = project.folder(execution_id)
         self._sock = sock
@@ -58,7 +59,7 @@ class Watch:
         """Return the frames that came, without ever blocking."""
         gone = not self._drain()
         found: list[Frame] = []
-        for frame in self._reader.new():
+        for frame in self._reader.new_events() if self.only_events else self._reader.new():
             if frame.stream == EVENT and frame.seq > self._folded:
                 self.execution.apply(frame.time_ns, ev.decode_event(frame.body))
             self.next_seq = frame.seq + 1

@@ -92,10 +92,16 @@ class Keeper:
     def run(self) -> None:
         """Serve until the program and everything it left behind are gone."""
         self.loop.run(lambda: self.writer.finished)
+        self._answer()
         self.requests.close()
         os.unlink(control.NAME, dir_fd=self._dir_fd)
         if self.child.group:
             cgroup.remove(self.child.group)
+
+    def _answer(self) -> None:
+        """Give the answers that waited until what they tell of was on the tape."""
+        while self.writer.calls:
+            self.writer.calls.popleft()()
 
     def _note_fault(self) -> None:
         error = sys.exc_info()[1]
@@ -109,8 +115,7 @@ class Keeper:
 
     def _woken(self) -> None:
         """Look at the writer: there may be room again, or none, or answers that waited for it."""
-        while self.writer.calls:
-            self.writer.calls.popleft()()
+        self._answer()
         if self._paused and self.writer.backlog < LOW_WATER and not self._over_quota():
             self._paused = False
             if self.waiting == "disk":

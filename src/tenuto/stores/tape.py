@@ -35,6 +35,7 @@ class TapeReader:
         self._inode = os.fstat(fd).st_ino
         self._magic = b""
         self._offset = 0
+        self._hopped = 0
         self._gaps.clear()
         self._find_magic()
 
@@ -102,6 +103,29 @@ class TapeReader:
                 self._last = frame.seq
                 yield frame
 
+    def new_events(self) -> Iterator[Frame]:
+        """Yield only the events that came, hopping over the output by the index where there is one."""
+        self.refresh()
+        if not self._find_magic():
+            return
+        if not self._offset:
+            self._offset, self._read = self._place(self._last + 1)
+        for seq, time_ns, at, stream in self._entries(self._hopped):
+            self._hopped += 1
+            if at <= self._offset:
+                continue
+            if frames.header_at(self._fd, self._magic, at) != (seq, time_ns):
+                break
+            if stream == EVENT:
+                break  # what comes now is read in order
+            self._offset, self._read = at, seq - 1
+        for frame in self._scan(self._offset, self._read):
+            self._offset, self._read = frame.end, frame.seq
+            if frame.seq > self._last:
+                self._last = frame.seq
+                if frame.stream == EVENT:
+                    yield frame
+
     def skip_to(self, after: int) -> None:
         """Make `new` begin after a sequence number."""
         self._last, self._offset = after, 0
@@ -167,6 +191,9 @@ class TapeReader:
         last = -1
         for frame in self._scan(*_start(entry)):
             last = frame.seq
+        if last < 0 and entry is not None:  # damaged from there on
+            for frame in self._scan(*_start(None)):
+                last = frame.seq
         return last
 
     def _scan(self, offset: int, after: int) -> Iterator[Frame]:
@@ -202,10 +229,11 @@ class TapeReader:
             return None
         return entry if frames.header_at(self._fd, self._magic, entry[2]) == entry[:2] else None
 
-    def _entries(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the entries in order up to the first bad one."""
+    def _entries(self, first: int = 0) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the entries in order, from a number on, up to the first bad one."""
         try:
             with open(os.path.join(self.folder, INDEX_NAME), "rb") as file:
+                file.seek(first * frames.INDEX_ENTRY.size)
                 data = file.read()
         except FileNotFoundError:
             return
