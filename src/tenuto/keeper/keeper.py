@@ -198,7 +198,7 @@ class Keeper:
 
     def _over_quota(self) -> bool:
         quota = self.limits.get("output")
-        return bool(quota) and self.writer.kept + self.writer.backlog >= int(quota)
+        return bool(quota) and self.writer.kept >= int(quota)
 
     def _active(self) -> None:
         """Something moved: whoever watches for silence begins anew."""

@@ -43,11 +43,11 @@ class TapeWriter:
     def __init__(self, wake: Callable[[], None]) -> None:
         """Start the thread; `wake` makes the loop look at the fields below."""
         self.fd = -1
-        self.kept = 0
         self.disk_full = ""
         self.finished = False
         self._accepted = 0  # written by the loop only
         self._appended = 0  # written by the thread only
+        self._dropped = 0  # likewise: how much of it was cleared
         self._wake = wake
         self._queue: _queue.SimpleQueue[_Item | Callable[[], None]] = _queue.SimpleQueue()
         self._held: deque[_Item] = deque()
@@ -75,6 +75,11 @@ class TapeWriter:
     def backlog(self) -> int:
         """Bytes of output taken but not on the tape yet."""
         return self._accepted - self._appended
+
+    @property
+    def kept(self) -> int:
+        """Bytes of output that are on the tape, or will be; one number of each thread's."""
+        return self._accepted - self._dropped
 
     def event(self, kind: str, **fields: object) -> None:
         """Append an event."""
@@ -238,7 +243,6 @@ class TapeWriter:
         self._write(buffers, offset - self._offset)
         point("writer-after-append")
         self._seq, self._last_ns, self._offset, self._indexed = seq, last_ns, offset, indexed
-        self.kept += output
         self._index(entries)
         if output:
             before = self.backlog
@@ -311,7 +315,7 @@ class TapeWriter:
             return
         self._seq += 1
         self._offset = self._room = os.fstat(self.fd).st_size
-        self.kept = 0
+        self._dropped = self._appended
         self._drop_index(_NO_INDEX)
         self._notify()
         self._wake()
