@@ -7,21 +7,43 @@ import json
 import os
 import socket
 import struct
+import time
 from typing import Any
 
 from tenuto.core.errors import InvalidInput, KeeperUnreachable, NotRunning, TenutoError
 from tenuto.keeper.control import PROTOCOL, encode, socket_path
+from tenuto.stores.tape import is_kept
 
 _PATIENCE_S = 5.0
+_PAUSE_S = 0.002
 _SEND_CHUNK = 1024 * 1024
 
 
 class NoKeeper(Exception):
-    """Nobody listens: the keeper has ended, or has not begun to listen yet."""
+    """The execution has no keeper: it has ended, or nobody lives who will bring it to its end."""
 
 
 def connect(folder: str) -> socket.socket:
-    """Return a connection to the keeper of the execution in this folder, or raise NoKeeper."""
+    """Return a connection to the keeper of the execution in this folder, or raise NoKeeper.
+
+    The tape's lock tells whether a keeper lives. One that lives but has no socket is about to make
+    it, or is on its way out: in a moment we know.
+    """
+    limit = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return _connect(folder)
+        except NoKeeper:
+            if not is_kept(folder):
+                raise
+        if time.monotonic() > limit:
+            raise KeeperUnreachable(
+                f"the keeper in {folder} has no control socket", "it may be stopped: tenuto doctor"
+            )
+        time.sleep(_PAUSE_S)
+
+
+def _connect(folder: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         dir_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -55,8 +77,19 @@ def watch(folder: str) -> socket.socket:
 
 def request(folder: str, op: str, patience_s: float = _PATIENCE_S, **fields: Any) -> dict[str, Any]:
     """Ask one thing and return the answer."""
-    with connect(folder) as sock:
-        return ask(sock, op, patience_s, **fields)
+    try:
+        with connect(folder) as sock:
+            return ask(sock, op, patience_s, **fields)
+    except NoKeeper:
+        _see_it_off(folder)
+        raise
+
+
+def _see_it_off(folder: str) -> None:
+    """Wait until a keeper that let us go is gone: from then on its tape may be taken up."""
+    limit = time.monotonic() + _PATIENCE_S
+    while is_kept(folder) and time.monotonic() < limit:
+        time.sleep(_PAUSE_S)
 
 
 def ask(
