@@ -31,6 +31,7 @@ _FDS = 4
 def main(arguments: list[str]) -> NoReturn:
     """Run as `zygote FD AHEAD`: AHEAD keepers are kept forked; 0 means to become the one keeper."""
     descriptor, ahead = int(arguments[0]), int(arguments[1])
+    os.closerange(descriptor + 1, 1 << 16)  # whatever else our starter had open is not ours to hold
     os.setsid()
     os.chdir("/")
     catch_signals()
