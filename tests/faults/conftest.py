@@ -6,7 +6,7 @@ from fault_help import World, processes_of
 
 @pytest.fixture(scope="package", autouse=True)
 def nothing_is_left(tmp_path_factory):
-    """Every keeper, zygote and program of these tests carries one folder's name in its environment."""
+    """Every keeper, zygote and program of these tests carries a folder's name with it."""
     folder = tmp_path_factory.mktemp("faults")
     yield folder
     left = processes_of(folder, patience_s=10)

@@ -1,4 +1,4 @@
-"""What the fault tests share: a state folder of their own, real processes, and what must hold after."""
+"""What the fault tests share: a state folder, real processes, and what must hold afterwards."""
 
 import contextlib
 import os
