@@ -188,6 +188,42 @@ def test_a_follower_misses_nothing_and_repeats_nothing_wherever_writes_are_split
         assert reader.damaged == 0
 
 
+class Appending:
+    """Stands in for os.pread; at the n-th call the writer is faster."""
+
+    def __init__(self, folder: str, rest: bytes, turn: int) -> None:
+        self.path, self.rest, self.turn, self.real = f"{folder}/tape", rest, turn, os.pread
+
+    def __call__(self, fd: int, size: int, offset: int) -> bytes:
+        self.turn -= 1
+        if self.turn == 0:
+            with open(self.path, "ab") as file:
+                file.write(self.rest)
+        return self.real(fd, size, offset)
+
+
+@pytest.mark.promise("X6")
+@pytest.mark.parametrize("damage", [False, True])
+def test_a_frame_that_is_finished_while_it_is_read_is_not_skipped(monkeypatch, damage):
+    """The writer appends between two reads of the same look."""
+    written = [Written(n, n, OUT, b"%d" % n * 9) for n in range(6)]
+    tape = bytearray(tape_bytes(written))
+    start = len(tape_bytes(written[:2]))
+    if damage:
+        tape[start - 3] ^= 1
+    for cut in range(start, len(tape)):
+        for turn in range(1, 8):
+            with folder_with(bytes(tape[:cut])) as folder, TapeReader(folder) as reader:
+                append = Appending(folder, bytes(tape[cut:]), turn)
+                monkeypatch.setattr(os, "pread", append)
+                found = [as_written(f) for f in reader.new()]
+                monkeypatch.undo()
+                if append.turn > 0:
+                    continue  # there were not so many reads
+                found += [as_written(f) for f in reader.new()]
+                assert found == [w for w in written if not damage or w.seq != 1]
+
+
 @pytest.mark.promise("X6")
 @given(histories(min_size=2), st.integers(0, 6))
 def test_a_follower_that_stops_in_the_middle_goes_on_there(written, taken):

@@ -162,11 +162,15 @@ def read_frames(
     while True:
         frame = window.frame_at(offset, magic, last)
         if frame is None:
-            found = window.next_good(offset, magic, last)
-            if found is None:
+            if window.next_good(offset, magic, last) is None:
                 return
-            yield Gap(offset, found.offset)
-            frame = found
+            # What was unfinished a moment ago may be whole by now: a second look tells damage.
+            window = _Window(fd, offset)
+            frame = window.frame_at(offset, magic, last) or window.next_good(offset, magic, last)
+            if frame is None:
+                return
+            if frame.offset > offset:
+                yield Gap(offset, frame.offset)
         last = frame.seq
         offset = frame.end
         yield frame

@@ -208,7 +208,7 @@ class TapeReader:
     def _entry_count(self) -> int:
         try:
             size = os.stat(os.path.join(self.folder, INDEX_NAME)).st_size
-        except FileNotFoundError:
+        except OSError:
             return 0
         return size // frames.INDEX_ENTRY.size
 
@@ -219,10 +219,12 @@ class TapeReader:
         width = frames.INDEX_ENTRY.size
         try:
             fd = os.open(os.path.join(self.folder, INDEX_NAME), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except OSError:
             return None
         try:
             entry = frames.read_entry(os.pread(fd, width, number * width))
+        except OSError:
+            entry = None
         finally:
             os.close(fd)
         if entry is None:
@@ -235,7 +237,7 @@ class TapeReader:
             with open(os.path.join(self.folder, INDEX_NAME), "rb") as file:
                 file.seek(first * frames.INDEX_ENTRY.size)
                 data = file.read()
-        except FileNotFoundError:
+        except OSError:
             return
         for start in range(0, len(data), frames.INDEX_ENTRY.size):
             entry = frames.read_entry(data, start)
