@@ -351,7 +351,10 @@ class Keeper:
         ]
         record = verdict.record(self, status, self._usage)
         point("keeper-ending")
-        self.writer.event("ended", **record, size=self.size, lines=self.lines, left=left)
+        own = self.outcome is None  # its own end comes after its output; ours need not wait
+        self.writer.event("ended", own, **record, size=self.size, lines=self.lines, left=left)
+        if self.child.stdin.fd not in self.child.outputs:
+            self.loop.off(self.child.stdin.fd)  # its number may come again
         self.child.stdin.close()
         self.loop.never(self._deadline, self._idle, self._look_for_input)
         if not self.left:
@@ -361,9 +364,9 @@ class Keeper:
         """Let go once the last process that stayed behind is gone."""
         self.left = self.members() if self.left else []
         if not self.left and not self._killed_left:
-            self.writer.event("left_behind_ended")
+            self.writer.event("left_behind_ended", in_turn=True)
         elif not self.left:
-            self.writer.event("left_behind_ended", killed=True)
+            self.writer.event("left_behind_ended", in_turn=True, killed=True)
         if not self.left:
             self._finish()
 

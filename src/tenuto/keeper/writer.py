@@ -28,6 +28,7 @@ _STEP = 4 * 1024 * 1024
 _BLOCK = 4096
 _RETRY_S = 0.25
 _NO_INDEX, _GIVEN_UP = -1, -2
+_IN_TURN = 1 << 8  # on an event's stream number: output that is held back goes first
 
 _Item = tuple[int, int, bytes]
 
@@ -81,11 +82,12 @@ class TapeWriter:
         """Bytes of output that are on the tape, or will be; one number of each thread's."""
         return self._accepted - self._dropped
 
-    def event(self, kind: str, **fields: object) -> None:
-        """Append an event."""
+    def event(self, kind: str, in_turn: bool = False, **fields: object) -> None:
+        """Append an event; on a full disk it passes the output that waits, unless `in_turn`."""
         text = json.dumps({"type": kind, **fields}, separators=(",", ":"), ensure_ascii=False)
         body = text.encode("utf-8", "replace")  # half of a surrogate pair is no text
-        self._queue.put((frames.EVENT, time.time_ns(), body))
+        stream = frames.EVENT | _IN_TURN if in_turn else frames.EVENT
+        self._queue.put((stream, time.time_ns(), body))
 
     def output(self, stream: int, data: bytes) -> None:
         """Append what the program wrote."""
@@ -229,7 +231,8 @@ class TapeWriter:
         entries: list[bytes] = []
         seq, last_ns, offset, indexed = self._seq, self._last_ns, self._offset, self._indexed
         output = 0
-        for stream, time_ns, body in batch:
+        for number, time_ns, body in batch:
+            stream = number & ~_IN_TURN
             last_ns = max(last_ns, time_ns)
             header, trailer = frames.pack(self._magic, stream, seq, last_ns, body)
             buffers += (header, body, trailer)
