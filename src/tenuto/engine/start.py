@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from tenuto import __version__
 from tenuto.core import events as ev
-from tenuto.core.errors import EngineFault, InvalidInput, NotFinished
+from tenuto.core.errors import DiskFull, EngineFault, InvalidInput, NotFinished
 from tenuto.core.ids import new_id
 from tenuto.core.listing import Row
 from tenuto.core.ports import Connection, Dispatcher, Store
@@ -21,7 +22,7 @@ from tenuto.engine.recover import fold, settle, starter_mark
 from tenuto.engine.settings import Settings
 from tenuto.engine.work import Work
 from tenuto.keeper.faults import point
-from tenuto.stores.layout import Project, as_error
+from tenuto.stores.layout import Project, as_error, check_room
 from tenuto.stores.pen import Pen
 from tenuto.stores.tape import TapeReader
 
@@ -56,13 +57,15 @@ class Starter:
             created_ns=time.time_ns(),
             starter=self._own_mark(),
         )
+        check_room(self._project)
         self._index.add(row, spec.code or " ".join(spec.argv))
         point("start-indexed")
         try:
             created = ev.Created(id=execution_id, spec=spec, version=__version__)
             pen = Pen.create(self._project.folder(execution_id), created)
         except OSError as error:
-            self._index.forget([execution_id])
+            with suppress(DiskFull):
+                self._index.forget([execution_id])
             raise as_error(error, "the execution cannot be recorded") from error
         point("start-recorded")
         work = msgspec.structs.replace(work, spec=spec)

@@ -11,6 +11,7 @@ from tenuto.core.errors import DiskFull, EngineFault
 from tenuto.core.ids import day_of, is_id
 
 LINK = ".tenuto"
+_ROOM = 256 * 1024
 
 
 class Project(msgspec.Struct, frozen=True):
@@ -153,6 +154,17 @@ def owner_elsewhere(project: Project, execution_id: str, environ: Mapping[str, s
         for key in _listed(base)
         if os.path.join(base, key) != project.home
     )
+
+
+def check_room(project: Project) -> None:
+    """Raise DiskFull where there is no room to record another execution, and none for its end."""
+    status = os.statvfs(project.home)
+    free = status.f_bavail * status.f_frsize
+    if status.f_blocks and free < _ROOM:  # some file systems do not say
+        raise DiskFull(
+            f"only {free >> 10} KiB are free for {project.home}: no room to record an execution",
+            "make room with: tenuto clean --older 7d",
+        )
 
 
 def as_error(error: OSError, what: str) -> DiskFull | EngineFault:
