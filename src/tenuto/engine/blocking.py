@@ -6,8 +6,17 @@ import os
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
-from tenuto.core.errors import AmbiguousId, InvalidInput, NotOwned, NotRunning, UnknownExecution
+from tenuto.core.errors import (
+    AmbiguousId,
+    DiskFull,
+    InvalidInput,
+    KeeperUnreachable,
+    NotOwned,
+    NotRunning,
+    UnknownExecution,
+)
 from tenuto.core.execution import Chunk, Execution, Snapshot
 from tenuto.core.ids import check_prefix, is_id, short
 from tenuto.core.listing import Query, Row
@@ -26,6 +35,7 @@ from tenuto.stores.layout import Project, find_project, make_home, owner_elsewhe
 from tenuto.stores.tape import TapeReader
 
 _LAST_WORDS = 20
+_ASIDE_S = 2.0  # for what is only said on the side: a stopped keeper must not stop an answer
 
 
 class BlockingEngine:
@@ -141,7 +151,7 @@ class BlockingEngine:
         if handed_over:
             self._gave_up(execution, waited_s)
         if not execution.live:
-            self.index.settle(recover.row_of(execution))
+            self._note(recover.row_of(execution))
         return self._snapshot(
             execution,
             chunks=tuple(waiting.chunks),
@@ -156,11 +166,12 @@ class BlockingEngine:
         if execution.is_async:
             return
         execution.is_async = True
-        self.index.mark_async(execution.id)
+        with suppress(DiskFull):
+            self.index.mark_async(execution.id)
         try:
             folder = self.project.folder(execution.id)
-            control.request(folder, "note", after_s=round(waited_s, 3))
-        except control.NoKeeper:
+            control.request(folder, "note", _ASIDE_S, after_s=round(waited_s, 3))
+        except (control.NoKeeper, KeeperUnreachable):
             return
 
     def logs(
@@ -207,9 +218,9 @@ class BlockingEngine:
             row = self.index.get(whole)
             execution = Execution(whole)
             if row is not None:
-                self.index.settle(recover.settle_row(self.project, row))
+                self._note(recover.settle_row(self.project, row))
         elif not execution.live:
-            self.index.settle(recover.row_of(execution))
+            self._note(recover.row_of(execution))
         return execution
 
     def show(self, execution_id: str) -> Snapshot:
@@ -229,8 +240,8 @@ class BlockingEngine:
 
     def _live_counts(self, execution: Execution) -> dict[str, object]:
         try:
-            status = control.request(self.project.folder(execution.id), "status")
-        except (control.NoKeeper, OSError):
+            status = control.request(self.project.folder(execution.id), "status", _ASIDE_S)
+        except (control.NoKeeper, KeeperUnreachable, OSError):
             return {}
         return {"output_bytes": status["size"], "output_lines": status["lines"]}
 
@@ -247,12 +258,25 @@ class BlockingEngine:
 
     # List
 
-    def settle_live(self) -> None:
-        """Bring every row that is not known to have ended to what is true now."""
+    def settle_live(self) -> list[Row]:
+        """Bring every row that is not known to have ended to what is true now.
+
+        Returns the rows that found no room in the index.
+        """
+        unwritten: list[Row] = []
         for row in self.index.live():
             settled = recover.settle_row(self.project, row)
-            if settled != row:
-                self.index.settle(settled)
+            if settled != row and not self._note(settled):
+                unwritten.append(settled)
+        return unwritten
+
+    def _note(self, row: Row) -> bool:
+        """Tell the index what is true; on a full disk it lags behind the tapes, as it may."""
+        try:
+            self.index.settle(row)
+        except DiskFull:
+            return False
+        return True
 
     def list(
         self,
@@ -265,18 +289,19 @@ class BlockingEngine:
         only_async: bool = False,
     ) -> list[Snapshot]:
         """Return executions, newest first."""
-        self.settle_live()
+        unwritten = self.settle_live()
         wanted = tuple(LIVE) if running else tuple(states)
-        rows = self.index.latest(
-            Query(
-                most=most,
-                states=wanted,
-                kind=kind,
-                text=text,
-                since_ns=since_ns,
-                only_async=only_async,
-            )
+        query = Query(
+            most=most,
+            states=wanted,
+            kind=kind,
+            text=text,
+            since_ns=since_ns,
+            only_async=only_async,
         )
+        rows = self.index.latest(query)
+        if unwritten:
+            rows = corrected(rows, unwritten, query)
         return [self._listed(row) for row in rows]
 
     def _listed(self, row: Row) -> Snapshot:
@@ -354,7 +379,7 @@ class BlockingEngine:
     def _index_state(self, execution_id: str) -> None:
         execution = recover.load(self.project, execution_id)
         if execution is not None:
-            self.index.settle(recover.row_of(execution))
+            self._note(recover.row_of(execution))
 
 
 def sleep(watch: Watch, at_most: float | None) -> None:
@@ -367,6 +392,18 @@ def sleep(watch: Watch, at_most: float | None) -> None:
     poller = select.poll()
     poller.register(watch.fileno(), select.POLLIN)
     poller.poll(None if timeout is None else timeout * 1000)
+
+
+def corrected(rows: Sequence[Row], unwritten: Sequence[Row], query: Query) -> list[Row]:
+    """Return a listing with what the index could not be told."""
+    merged = {row.id: row for row in rows}
+    for row in unwritten:
+        found = row.id in merged or not query.text
+        if found and query.kind in ("", row.kind) and row.created_ns >= query.since_ns:
+            merged[row.id] = row
+    fitting = [row for row in merged.values() if not query.states or row.state in query.states]
+    fitting = [row for row in fitting if row.is_async or not query.only_async]
+    return sorted(fitting, key=lambda row: row.id, reverse=True)[: query.most]
 
 
 def from_row(row: Row) -> Snapshot:
