@@ -134,6 +134,9 @@ class World:
         self.side = folder / "side"
         self.environ = {**os.environ, "TENUTO_HOME": str(self.home), LOG: self.log}
         self._stack = contextlib.ExitStack()
+        self._last = contextlib.ExitStack()
+        self.before_end = self._stack.callback
+        self.after_end = self._last.callback
 
     def __enter__(self):
         before = {name: os.environ.get(name) for name in ("TENUTO_HOME", LOG)}
@@ -143,7 +146,8 @@ class World:
         return self
 
     def __exit__(self, *error):
-        self._stack.close()
+        with self._last:
+            self._stack.close()
 
     def _end(self):
         with self.fresh() as engine:
