@@ -132,7 +132,24 @@ class Keeper:
 
     def _watch_outputs(self) -> None:
         for fd in self.child.outputs:
-            self.loop.on(fd, select.EPOLLIN, lambda _, fd=fd: self._read_output(fd))
+            self.watch_output(fd)
+
+    def watch_output(self, fd: int) -> None:
+        """Watch for output unless paused, and on a terminal for room for what is to be typed."""
+        mask = 0 if self._paused else select.EPOLLIN
+        if fd == self.child.stdin.fd and self.child.stdin.blocked:
+            mask |= select.EPOLLOUT
+        if mask:
+            self.loop.on(fd, mask, lambda mask: self._output_ready(fd, mask))
+        else:
+            self.loop.off(fd)  # even a mask of 0 would report that the writer is gone
+
+    def _output_ready(self, fd: int, mask: int) -> None:
+        if mask & select.EPOLLOUT:
+            self.child.stdin.flush()
+            self.watch_output(fd)
+        if mask & ~select.EPOLLOUT and not self._paused:
+            self._read_output(fd)
 
     def _announce(self) -> None:
         self.writer.event(
@@ -185,8 +202,7 @@ class Keeper:
     def _pause(self) -> None:
         """Stop reading: the program blocks on its next write, nothing is dropped."""
         self._paused = True
-        for fd in self.child.outputs:
-            self.loop.off(fd)  # a mask of 0 would still report that the writer is gone
+        self._watch_outputs()
         if self._over_quota():
             quota = self.limits["output"]
             if self.limits.get("output_policy") == "fail":
@@ -215,20 +231,23 @@ class Keeper:
         """See whether the program is blocked on its stdin: twice in a row counts."""
         if self.ended or self._status is not None:
             return
-        if self.channel.reading:
-            blocked = not self.child.stdin.pending
-        else:
-            pids = [self.child.pid, *procfs.descendants(self.child.pid)]
-            blocked = self.child.stdin.awaited_by(pids)
+        blocked = self.reads_input()
         self._input_seen = self._input_seen + 1 if blocked else 0
         if self._input_seen >= 2 and not self.waiting:
             self.waiting = "input"
             self.writer.event("waited", on="input")
         elif not blocked and self.waiting == "input":
             self._continued()
-        if not blocked:
-            self._input_pause = min(self._input_pause * 2, _INPUT_MOST_S)
+        self._input_pause = (
+            _INPUT_FIRST_S if blocked else min(self._input_pause * 2, _INPUT_MOST_S)
+        )
         self.loop.after(self._input_pause if not self.waiting else 0.25, self._look_for_input)
+
+    def reads_input(self) -> bool:
+        """Tell whether the program is blocked on its stdin right now."""
+        if self.channel.reading:
+            return not self.child.stdin.pending
+        return self.child.stdin.awaited_by([self.child.pid, *procfs.descendants(self.child.pid)])
 
     def _continued(self) -> None:
         self.waiting = ""

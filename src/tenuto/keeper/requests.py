@@ -157,10 +157,12 @@ class Requests:
         if stdin.closed:
             connection.reply(ok=True, fate="closed")
             return
-        awaited = keeper.waiting == "input" or (keeper.channel.reading and not stdin.pending)
+        awaited = keeper.waiting == "input" or keeper.reads_input()
         if not keeper.interactive:
             keeper.interactive = True
             keeper.writer.event("became_interactive")
+        if stdin.fd not in keeper.child.outputs:
+            keeper.loop.off(stdin.fd)  # it may be closed by what follows
         stdin.send(data, eof)
         keeper.writer.event("input_sent", size=len(data), eof=eof)
         keeper.input_moved()
@@ -172,10 +174,10 @@ class Requests:
     def _flush_stdin(self) -> None:
         stdin = self._keeper.child.stdin
         fd = stdin.fd
-        if fd < 0 or fd in self._keeper.child.outputs:  # a terminal: retried with the next output
+        if fd in self._keeper.child.outputs:
+            self._keeper.watch_output(fd)
             return
         if not stdin.blocked:
-            self._keeper.loop.off(fd)
             return
 
         def ready(_: int) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from tenuto.keeper import procfs
 
 _CHUNK = 64 * 1024
+_END_KEY = b"\x04"
 
 
 class Stdin:
@@ -53,7 +54,10 @@ class Stdin:
         """Queue a write, then the end of input if asked."""
         if data:
             self._queue.append(data)
-        self.closing = self.closing or eof
+        if eof and self._terminal:
+            self._queue.append(_END_KEY)  # a terminal has no end: it is typed, and stays open
+        elif eof:
+            self.closing = True
         self.flush()
 
     def flush(self) -> None:
@@ -72,14 +76,7 @@ class Stdin:
             if not self._queue[0]:
                 self._queue.popleft()
         if self.closing:
-            self._end()
-
-    def _end(self) -> None:
-        if not self._terminal:
             self.close()
-        elif self.fd >= 0:
-            self.closing = False
-            os.write(self.fd, b"\x04")
 
     def close(self) -> None:
         """Close our end; a terminal's master is closed with its output."""
