@@ -269,6 +269,10 @@ class Engine:
         """Ask it to stop, insist after a while; returns once it has ended."""
         return await self._call(self._engine.interrupt, execution_id)
 
+    async def resize(self, execution_id: str, rows: int, cols: int) -> None:
+        """Tell its terminal its size."""
+        await self._call(self._engine.resize, execution_id, rows, cols)
+
     async def clear(self, execution_id: str) -> Snapshot:
         """Drop its output so far; the tape says so, and sequence numbers stay."""
         return await self._call(self._engine.clear, execution_id)
