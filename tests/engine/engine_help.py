@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -98,12 +100,19 @@ async def ended(engine: Engine, execution_id: str) -> Snapshot:
 
 
 async def word(engine: Engine, execution_id: str, pattern: str) -> str:
-    """Wait until the program has said something; return what matched."""
-    snapshot = await engine.wait(execution_id, PATIENCE, until=pattern)
-    while snapshot.matched is None and snapshot.waiting_for is not None:
-        snapshot = await engine.wait(execution_id, PATIENCE, until=pattern)
-    assert snapshot.matched is not None, (snapshot.state, snapshot.reason, snapshot.output)
-    return snapshot.matched
+    """Follow until the program has said something (a text or /regex/); return what matched."""
+    plain = pattern.strip("/") if pattern.startswith("/") else re.escape(pattern)
+    said = b""
+    async with (
+        asyncio.timeout(PATIENCE),
+        contextlib.aclosing(engine.follow(execution_id)) as chunks,  # type: ignore[type-var]
+    ):
+        async for chunk in chunks:
+            said += chunk.data
+            found = re.search(plain.encode(), said)
+            if found is not None:
+                return found.group().decode()
+    raise AssertionError(f"it ended without {pattern!r}: {said[-2000:]!r}")
 
 
 async def number_after(engine: Engine, execution_id: str, name: str) -> int:
