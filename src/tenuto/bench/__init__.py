@@ -1,0 +1,1 @@
+"""How fast it is, beside floors measured in the same run: `tenuto bench`."""
