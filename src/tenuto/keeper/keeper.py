@@ -292,9 +292,9 @@ class Keeper:
             if self.child.group:
                 cgroup.kill(self.child.group)
             sweep.send(alive, signal.SIGKILL)
+            self._killed_left = self.ended  # their end may be seen before the next round
             self.loop.after(_KILL_PAUSE_S, self._kill_tree)
         elif self.ended and self.left:
-            self._killed_left = True
             self._settle_left()
         self.requests.answer_killers(alive)
 
