@@ -175,11 +175,12 @@ class Engine:
         limit = began + (self.settings.wait if up_to is None else up_to)
         with watch:
             waiting = Waiting(watch, self.settings.output_inline, until)
-            while not waiting.take(await self._look(watch)):
-                left = limit - time.monotonic()
-                if left <= 0:
-                    break
-                await _news_of(watch, left)
+            with _Bell(watch) as bell:
+                while not waiting.take(await self._look(watch)):
+                    left = limit - time.monotonic()
+                    if left <= 0:
+                        break
+                    await bell.sleep(left)
             return await self._call(self._engine.conclude, waiting, time.monotonic() - began)
 
     async def _look(self, watch: Watch) -> list[Any]:
@@ -199,7 +200,8 @@ class Engine:
                         yield as_chunk(frame)
                 if not watch.execution.live:
                     return
-                await _news_of(watch, None)
+                with _Bell(watch) as bell:  # not while the caller has the chunk
+                    await bell.sleep(None)
 
     async def logs(
         self,
@@ -317,26 +319,49 @@ class Engine:
                 await self.health()
 
 
-async def _news_of(watch: Watch, at_most: float | None) -> None:
-    """Sleep until a watch has news, or for so long."""
-    bounds = [bound for bound in (at_most, watch.pause) if bound is not None]
-    timeout = min(bounds) if bounds else None
-    fd = watch.fileno()
-    if fd < 0:
-        await asyncio.sleep(timeout or 0)
-        return
-    loop = asyncio.get_running_loop()
-    woken: asyncio.Future[None] = loop.create_future()
+class _Bell:
+    """Wakes a coroutine when a watch has news; its descriptor stays registered between the naps."""
 
-    def wake() -> None:
-        if not woken.done():
-            woken.set_result(None)
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        watch.before_close = self._let_go
+        self._loop = asyncio.get_running_loop()
+        self._fd = -1
+        self._nap: asyncio.Future[None] | None = None
 
-    timer = None if timeout is None else loop.call_later(timeout, wake)
-    loop.add_reader(fd, wake)
-    try:
-        await woken
-    finally:
-        loop.remove_reader(fd)
-        if timer is not None:
-            timer.cancel()
+    async def sleep(self, at_most: float | None) -> None:
+        """Sleep until there is news, or for so long."""
+        bounds = [bound for bound in (at_most, self._watch.pause) if bound is not None]
+        timeout = min(bounds) if bounds else None
+        fd = self._watch.fileno()
+        if fd < 0:
+            await asyncio.sleep(timeout or 0)
+            return
+        if fd != self._fd:
+            self._let_go()
+            self._fd = fd
+            self._loop.add_reader(fd, self._ring)
+        self._nap = self._loop.create_future()
+        timer = None if timeout is None else self._loop.call_later(timeout, self._ring)
+        try:
+            await self._nap
+        finally:
+            self._nap = None
+            if timer is not None:
+                timer.cancel()
+
+    def _ring(self) -> None:
+        if self._nap is not None and not self._nap.done():
+            self._nap.set_result(None)
+
+    def __enter__(self) -> _Bell:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Forget the descriptor, before it is closed."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            self._fd = -1

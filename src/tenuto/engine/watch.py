@@ -6,6 +6,8 @@ is readable or `pause` seconds have passed, then `look` again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tenuto.core import events as ev
 from tenuto.core.execution import Chunk, Execution
 from tenuto.core.ports import Connection
@@ -26,6 +28,7 @@ class Watch:
     ) -> None:
         """Begin after a sequence number; `sock` is a connection that already watches."""
         self.id = execution_id
+        self.before_close: Callable[[], None] = lambda: None  # a loop that watches `fileno` must know
         self.only_events = False  # set by whoever has seen enough of the output
         self._project = project
         self._folder = project.folder(execution_id)
@@ -96,6 +99,7 @@ class Watch:
 
     def _disconnect(self) -> None:
         if self._sock is not None:
+            self.before_close()
             self._sock.close()
             self._sock = None
 
