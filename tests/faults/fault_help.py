@@ -1,15 +1,18 @@
 """What the fault tests share: a state folder, real processes, and what must hold afterwards."""
 
 import contextlib
+import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from tenuto.core.errors import NotRunning
 from tenuto.core.states import State
 from tenuto.dispatch.launch import FreshLauncher
 from tenuto.engine import recover
@@ -151,9 +154,10 @@ class World:
 
     def _end(self):
         with self.fresh() as engine:
-            for snapshot in engine.list(running=True, most=None):
-                with contextlib.suppress(Exception):
-                    engine.kill(snapshot.id)
+            for snapshot in engine.list(most=None):
+                if snapshot.running or engine.show(snapshot.id).left_behind:
+                    with contextlib.suppress(NotRunning):
+                        engine.kill(snapshot.id)
         left = processes_of(self.log, patience_s=5)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
@@ -262,3 +266,71 @@ def settled(engine, execution_id, acked=b"", whole=None):
         if snapshot.state is State.SUCCEEDED:
             assert output == whole
     return snapshot
+
+
+# Engines in processes of their own
+
+
+class Forge:
+    """The process that forks workers."""
+
+    def __init__(self, environ):
+        self._near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with far:
+            self._process = subprocess.Popen(
+                [sys.executable, str(HERE / "workers.py"), str(far.fileno())],
+                env=environ, pass_fds=[far.fileno()],
+            )  # fmt: skip
+
+    def fork(self, way, environ):
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with far:
+            request = json.dumps({"way": way, "environ": environ}).encode()
+            socket.send_fds(self._near, [request], [far.fileno()])
+        return int(self._near.recv(64)), near
+
+    def close(self):
+        self._near.close()
+        self._process.wait(10)
+
+
+class Worker:
+    """An engine in a process of its own; its log's name tells its zygote and keepers from others'."""
+
+    def __init__(self, forge, way, log):
+        self.way, self.log = way, log
+        self.pid, self.line = forge.fork(way, {LOG: log})
+
+    def ask(self, request):
+        self.line.send(json.dumps(request).encode())
+
+    def call(self, request):
+        """Ask and wait for the whole answer."""
+        self.ask(request)
+        reply = json.loads(self.line.recv(1 << 16))
+        assert "error" not in reply, reply["error"]
+        return reply
+
+    def answer(self, patience_s):
+        """The id once it is told, None while it is not, "" if the worker is dead."""
+        poller = select.poll()
+        poller.register(self.line, select.POLLIN)
+        if not poller.poll(max(0.0, patience_s) * 1000):
+            return None
+        try:
+            data = self.line.recv(1 << 16)
+        except ConnectionResetError:  # it died with our request unread
+            data = b""
+        if not data:
+            return ""
+        reply = json.loads(data)
+        assert "id" in reply, reply["error"]
+        return reply["id"]
+
+    def named(self, name):
+        return [pid for pid in found(self.log) if procfs.name(pid) == name]
+
+    def close(self):
+        self.line.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)

@@ -1,18 +1,13 @@
 """Kills at random: whoever dies whenever, what was shown stays and nothing runs on unkept."""
 
 import contextlib
-import json
 import os
 import random
-import select
 import signal
-import socket
-import subprocess
-import sys
 import time
 
 import pytest
-from fault_help import HAS_GROUPS, HERE, LOG, alive, found, gone, marked, settled
+from fault_help import HAS_GROUPS, Forge, Worker, alive, gone, marked, settled
 
 from tenuto.core.errors import NotRunning
 from tenuto.core.states import State
@@ -20,67 +15,12 @@ from tenuto.engine import recover
 from tenuto.keeper import procfs
 from tenuto.stores.tape import TapeReader
 
-LINES = 20
+LINES = 30
 LAST_LINE = b"line %d\n" % LINES
 WHOLE = b"".join(b"line %d\n" % n for n in range(1, LINES + 1))
 LOOP = f"i=0; while [ $i -lt {LINES} ]; do i=$((i+1)); echo line $i; sleep 0.001; done"
 PROGRAMS = ("chatty", "silent", "daemon", "stdin", "code", "pty")
 TARGETS = ("worker", "worker", "zygote", "idle", "stem", "keeper", "keeper", "child")
-
-
-class Forge:
-    """The process that forks workers."""
-
-    def __init__(self, environ):
-        self._near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with far:
-            self._process = subprocess.Popen(
-                [sys.executable, str(HERE / "workers.py"), str(far.fileno())],
-                env=environ, pass_fds=[far.fileno()],
-            )  # fmt: skip
-
-    def fork(self, way, environ):
-        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with far:
-            request = json.dumps({"way": way, "environ": environ}).encode()
-            socket.send_fds(self._near, [request], [far.fileno()])
-        return int(self._near.recv(64)), near
-
-    def close(self):
-        self._near.close()
-        self._process.wait(10)
-
-
-class Worker:
-    """An engine in a process of its own; its log's name tells its zygote and keepers from others'."""
-
-    def __init__(self, forge, way, log):
-        self.way, self.log = way, log
-        self.pid, self.line = forge.fork(way, {LOG: log})
-
-    def ask(self, request):
-        self.line.send(json.dumps(request).encode())
-
-    def answer(self, patience_s):
-        """The id once it is told, None while it is not, "" if the worker is dead."""
-        poller = select.poll()
-        poller.register(self.line, select.POLLIN)
-        if not poller.poll(max(0.0, patience_s) * 1000):
-            return None
-        data = self.line.recv(1 << 16)
-        if not data:
-            return ""
-        reply = json.loads(data)
-        assert "id" in reply, reply["error"]
-        return reply["id"]
-
-    def named(self, name):
-        return [pid for pid in found(self.log) if procfs.name(pid) == name]
-
-    def close(self):
-        self.line.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
 
 
 class Round:
@@ -92,7 +32,7 @@ class Round:
         self.way = rng.choice(("fresh", "zygote", "zygote"))
         self.program = rng.choice(PROGRAMS)
         self.target = rng.choice(TARGETS)
-        self.at_line = rng.randrange(1, LINES + 1) if rng.random() < 0.4 else 0
+        self.at_line = rng.randrange(1, LINES + 1) if rng.random() < 0.5 else 0
         self.at_ms = rng.uniform(0, 80)
         self.cleared = HAS_GROUPS and rng.random() < 0.5
         self.side = driver.world.folder / f"side-{number}"
@@ -134,6 +74,9 @@ class Round:
         else:
             self.id = worker.answer(moment - time.monotonic())
             self._follow(lambda: time.monotonic() >= moment, moment)
+        if self.id is None and self.target in ("keeper", "child"):  # they are not there yet
+            self.id = worker.answer(30)
+            self._follow(lambda: self.acked or self.program == "silent", time.monotonic() + 5)
         self._kill(worker)
         if self.id is None:  # it lives, or died in the middle of the start
             self.id = worker.answer(30)
@@ -169,30 +112,38 @@ class Round:
     def _kill(self, worker):
         execution = recover.load(self.driver.world.project, self.id) if self.id else None
         self.started = execution.started if execution is not None else None
+        victims = self._victims(worker)
+        if not victims.get(self.target):  # not there just now: somebody else, then
+            there = [name for name, pids in victims.items() if pids and name != "worker"]
+            self.target = self.random.choice(there or ["worker"])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.random.choice(victims[self.target]), signal.SIGKILL)
+            self.killed = self.target
+            self.driver.kills[self.target] = self.driver.kills.get(self.target, 0) + 1
+        if self.target == "worker":
+            gone([worker.pid])
+
+    def _victims(self, worker):
         zygotes = worker.named("tenuto-zygote")
-        idle = [pid for pid in worker.named("tenuto-idle") if procfs.parent(pid) in zygotes]
-        pids = {
+        waiting = worker.named("tenuto-idle")
+        idle = [pid for pid in waiting if procfs.parent(pid) in zygotes]
+        victims = {
             "worker": [worker.pid],
             "zygote": zygotes,
             "idle": idle,
-            "stem": [pid for pid in worker.named("tenuto-idle") if procfs.parent(pid) in idle],
-            "keeper": [self.started.keeper_pid] if self.started else worker.named("tenuto-keeper"),
-            "child": [self.started.pid] if self.started else [],
-        }[self.target]
-        if pids:
-            pid = self.random.choice(pids)
-            if self.target == "keeper" and self.started:
-                pids = pids if procfs.start_time(pid) == self.started.keeper_start else []
-            if self.target == "child" and self.started:
-                pids = pids if procfs.start_time(pid) == self.started.pid_start else []
-        if not pids:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-            self.killed = self.target
-            self.driver.kills += 1
-        if self.target == "worker":
-            gone([worker.pid])
+            "stem": [pid for pid in waiting if procfs.parent(pid) in idle],
+            "keeper": [],
+            "child": [],
+        }
+        if self.started is None:
+            victims["keeper"] = worker.named("tenuto-keeper")
+        else:
+            known = self.started
+            if procfs.start_time(known.keeper_pid) == known.keeper_start:
+                victims["keeper"] = [known.keeper_pid]
+            if procfs.start_time(known.pid) == known.pid_start:
+                victims["child"] = [known.pid]
+        return victims
 
     def _check(self, engine, told):
         whole = b"" if self.program == "silent" else WHOLE
@@ -231,7 +182,7 @@ class Driver:
     def __init__(self, world, seed):
         self.world, self.seed = world, seed
         self.seen, self.states = set(), {}
-        self.kills = self.went_on = 0
+        self.kills, self.went_on = {}, 0
         self._forge = Forge(world.environ)
         self._workers = {}
         self._made = 0
@@ -271,8 +222,8 @@ def play(world, rounds, budget_s):
         done, took = driver.rounds(rounds, budget_s)
         states = {str(state): count for state, count in driver.states.items()}
         print(
-            f"\nrandom kills: seed {seed}, {done} rounds, {driver.kills} kills, {states}, "
-            f"{driver.went_on} went on, {took / done * 1000:.0f} ms each"
+            f"\nrandom kills: seed {seed}, {done} rounds, {sum(driver.kills.values())} kills "
+            f"{driver.kills}, {states}, {driver.went_on} went on, {took / done * 1000:.0f} ms each"
         )
         assert not [one.id for one in world.executions() if one.running]
         for execution_id in driver.seen:

@@ -36,19 +36,31 @@ def serve(request, line):
     launcher = FreshLauncher() if request["way"] == "fresh" else ZygoteLauncher(2)
     engine = BlockingEngine.open_here(launcher)
     while data := line.recv(1 << 16):
-        wanted = json.loads(data)
-        options = Options(detached=True, pty=wanted.get("pty", False))
-        if "code" in wanted:
-            work = engine.code(wanted["code"], "python", options)
-        else:
-            work = engine.command(wanted["argv"], options)
         try:
-            execution_id, sock = engine.start(work)
+            reply = answer(engine, json.loads(data))
         except Exception as error:
-            line.send(json.dumps({"error": repr(error)}).encode())
-            continue
-        line.send(json.dumps({"id": execution_id}).encode())
-        sock.close()
+            reply = {"error": repr(error)}
+        line.send(json.dumps(reply).encode())
+
+
+def answer(engine, wanted):
+    if "list" in wanted:
+        return {"states": {one.id: str(one.state) for one in engine.list(most=None)}}
+    if "many" in wanted:
+        ids = [start(engine, {"argv": ["sh", "-c", f"echo {n}"]}) for n in range(wanted["many"])]
+        return {"ids": ids}
+    return {"id": start(engine, wanted)}
+
+
+def start(engine, wanted):
+    options = Options(detached=True, pty=wanted.get("pty", False))
+    if "code" in wanted:
+        work = engine.code(wanted["code"], "python", options)
+    else:
+        work = engine.command(wanted["argv"], options)
+    execution_id, sock = engine.start(work)
+    sock.close()
+    return execution_id
 
 
 main()
