@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tenuto.cli import exits, follow
 from tenuto.cli.arguments import add_id, only_running, opened
 from tenuto.cli.words import how_it_ended
-from tenuto.core.errors import InvalidInput, NotRunning
+from tenuto.core.errors import NotRunning
 from tenuto.core.ids import short
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from tenuto.cli.console import Console
     from tenuto.engine.blocking import BlockingEngine
-    from tenuto.engine.watch import Watch
 
 _LINES_BEFORE = 10
 
@@ -31,8 +30,6 @@ def attach_arguments(parser: argparse.ArgumentParser) -> None:
 
 def attach(args: argparse.Namespace, console: Console) -> int:
     """Join an execution until it ends or we detach."""
-    if console.json:
-        raise InvalidInput("attach is for people: it has no --json", "use: tenuto logs -f --json")
     with closing(opened()) as engine:
         execution_id = only_running(engine, args.id)
         execution = engine.execution(execution_id)
@@ -42,13 +39,24 @@ def attach(args: argparse.Namespace, console: Console) -> int:
                 f"see: tenuto logs {short(execution_id)}",
             )
         pty = execution.spec is not None and execution.spec.pty
-        last = -1
-        write = follow.writer(console)
-        for chunk in engine.logs(execution_id, tail=_LINES_BEFORE):
-            write(chunk)
-            last = chunk.seq
-        with engine.watch(execution_id, last) as watch:
-            return _joined(engine, watch, pty, not args.no_stdin and _has_stdin(), console)
+        with_input = not args.no_stdin and _has_stdin()
+        code = 0
+        try:
+            left = _joined(engine, execution_id, console, pty, with_input)
+        except KeyboardInterrupt:
+            left, code = True, exits.INTERRUPTED
+        if left:
+            follow.say_still_running(console, engine.execution(execution_id))
+            return code
+        snapshot = engine.show(execution_id)
+    if console.json:
+        from tenuto.engine.documents import execution_document
+
+        console.line(execution_document(snapshot, with_output=False))
+    else:
+        console.fresh_line()
+        console.note(f"tenuto: {how_it_ended(snapshot, console)}")
+    return exits.of_snapshot(snapshot)
 
 
 def _has_stdin() -> bool:
@@ -61,28 +69,27 @@ def _has_stdin() -> bool:
 
 
 def _joined(
-    engine: BlockingEngine, watch: Watch, pty: bool, with_input: bool, console: Console
-) -> int:
+    engine: BlockingEngine, execution_id: str, console: Console, pty: bool, with_input: bool
+) -> bool:
+    """Stay until it ends, or until we detach: True."""
     from tenuto.cli.keyboard import Detached, Keyboard
     from tenuto.engine.goals import Waiting
 
-    waiting = Waiting(watch, 0, early=False)
     write = follow.writer(console)
-    try:
-        if with_input:
-            if os.isatty(0):
-                console.note("Attached; Ctrl-P Ctrl-Q detaches.")
-            with Keyboard(engine, watch.id, pty) as keyboard:
-                follow.stay(waiting, write, keyboard=keyboard)
-        else:
+    last = -1
+    for chunk in engine.logs(execution_id, tail=_LINES_BEFORE):
+        write(chunk)
+        last = chunk.seq
+    with engine.watch(execution_id, last) as watch:
+        waiting = Waiting(watch, 0, early=False)
+        if not with_input:
             follow.stay(waiting, write)
-    except Detached:
-        follow.say_still_running(console, watch.execution, watch.next_seq)
-        return 0
-    except KeyboardInterrupt:
-        follow.say_still_running(console, watch.execution, watch.next_seq)
-        return exits.INTERRUPTED
-    snapshot = engine.show(watch.id)
-    console.fresh_line()
-    console.note(f"tenuto: {how_it_ended(snapshot, console)}")
-    return exits.of_snapshot(snapshot)
+            return False
+        try:
+            with Keyboard(engine, execution_id, pty) as keyboard:
+                if os.isatty(0):
+                    console.note("Attached; Ctrl-P Ctrl-Q detaches.")
+                follow.stay(waiting, write, keyboard=keyboard)
+        except Detached:
+            return True
+    return False

@@ -47,18 +47,23 @@ class Ticker:
 
 def stay(
     waiting: Waiting,
-    write: Callable[[Chunk], None],
+    write: Callable[[Chunk], None] | None,
     limit: float | None = None,
     ticker: Ticker | None = None,
     keyboard: Keyboard | None = None,
 ) -> None:
-    """Pass output on until the wait is over or the clock reaches `limit` (monotonic seconds)."""
+    """Pass output on until the wait is over or the clock reaches `limit` (monotonic seconds).
+
+    What is written here is not gathered by the wait too; without `write` it gathers.
+    """
     watch = waiting.watch
     while True:
         found = watch.look()
-        for frame in found:
-            if is_output(frame):
-                write(as_chunk(frame))
+        if write is not None:
+            for frame in found:
+                if is_output(frame):
+                    write(as_chunk(frame))
+            found = [frame for frame in found if not is_output(frame)]
         if waiting.take(found):
             return
         now = time.monotonic()
@@ -88,7 +93,11 @@ def rest(descriptors: list[int], bounds: list[float | None]) -> set[int]:
 
 
 def writer(console: Console) -> Callable[[Chunk], None]:
-    """Return what writes chunks to our stdout and stderr, byte for byte."""
+    """Return what writes chunks to our stdout and stderr, byte for byte; or as NDJSON."""
+    if console.json:
+        from tenuto.engine.documents import chunk_document
+
+        return lambda chunk: console.line(chunk_document(chunk))
     return lambda chunk: console.write(OUT if chunk.stream == "out" else ERR, chunk.data)
 
 

@@ -70,6 +70,9 @@ class Keyboard:
         for number in (signal.SIGTERM, signal.SIGHUP):  # or the terminal would stay raw
             self._handlers[number] = signal.signal(number, _leave)
         tty.setraw(_STDIN, termios.TCSANOW)
+        modes = termios.tcgetattr(_STDIN)
+        modes[1] |= termios.OPOST  # its terminal adds no carriage returns, so ours has to
+        termios.tcsetattr(_STDIN, termios.TCSANOW, modes)
         self._resize()
 
     def _resize(self) -> None:

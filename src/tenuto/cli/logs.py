@@ -150,9 +150,7 @@ class Printer:
         if self._stream not in (None, chunk.stream):
             return
         if self._console.json:
-            from tenuto.engine.documents import chunk_document
-
-            self._console.line(chunk_document(chunk))
+            follow.writer(self._console)(chunk)
             return
         data = chunk.data
         tamed = self._tamed.get(chunk.stream)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from contextlib import suppress
 
 from tenuto.cli.console import Console, ReaderGone
 
@@ -47,8 +48,18 @@ _USAGE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
-    argv = list(sys.argv[1:] if arguments is None else arguments)
+    """Run one command and return its exit code; without arguments, it is this process's own."""
+    code = _main(list(sys.argv[1:] if arguments is None else arguments))
+    if arguments is None:
+        # Taking the interpreter apart would cost more than some commands do; all is written.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, OSError, ValueError):  # it may be closed, or not there
+                stream.flush()
+        os._exit(code)
+    return code
+
+
+def _main(argv: list[str]) -> int:
     own = argv[: argv.index("--")] if "--" in argv else argv
     console = Console(
         json="--json" in own,
@@ -197,14 +208,6 @@ def _unknown(verb: str) -> int:
     near = get_close_matches(verb, VERBS, 1, 0.7)
     hint = f"did you mean: tenuto {near[0]}" if near else "see: tenuto --help"
     raise InvalidInput(f"there is no verb {verb!r}", hint)
-
-
-def entry() -> None:
-    """Leave with the exit code, without taking the interpreter apart first."""
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 if __name__ == "__main__":

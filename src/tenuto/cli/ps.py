@@ -112,8 +112,8 @@ def _watch(engine: BlockingEngine, args: argparse.Namespace, console: Console) -
         while True:
             found = _found(engine, args)
             lines = _lines(found, console) if found else ["Nothing is running."]
-            rows = os.get_terminal_size(OUT).lines - 1
-            text = "\r\n".join(lines[: max(1, rows)])
+            rows = os.get_terminal_size(OUT).lines or 1000  # 0: it does not say
+            text = "\r\n".join(lines[: max(1, rows - 1)])
             console.write(OUT, b"\x1b[H\x1b[2J" + text.encode("utf-8", "replace") + b"\r\n")
             time.sleep(1)
     except KeyboardInterrupt:

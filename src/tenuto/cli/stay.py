@@ -15,9 +15,9 @@ from tenuto.engine.goals import Waiting
 
 if TYPE_CHECKING:
     import argparse
-    import socket
 
     from tenuto.core.execution import Chunk, Snapshot
+    from tenuto.core.ports import Connection
     from tenuto.engine.blocking import BlockingEngine
 
 
@@ -29,7 +29,7 @@ class Stay:
         engine: BlockingEngine,
         console: Console,
         execution_id: str,
-        sock: socket.socket,
+        sock: Connection,
         after: int = -1,
     ) -> None:
         """Watch from after a sequence number, over the connection that the start returned."""
@@ -48,7 +48,7 @@ class Stay:
             wait = args.wait
             if wait is None and not args.interactive:  # whoever types is not sent away mid-line
                 wait = self._engine.settings.wait
-            inline = self._engine.settings.output_inline if self._console.json else 0
+            inline = self._engine.settings.output_inline
             waiting = Waiting(self._watch, inline, early=not args.interactive)
             try:
                 if interruption:  # Ctrl-C came while it started
@@ -70,7 +70,7 @@ class Stay:
     def _wait(self, waiting: Waiting, wait: float | None, args: argparse.Namespace) -> bool:
         """Wait; True if the person detached."""
         limit = None if wait is None else self._began + wait
-        write = _discard if self._console.json else self._pass_on
+        write = None if self._console.json else self._pass_on
         if not args.interactive:
             every = 0 if self._console.quiet else self._engine.settings.report_every
             follow.stay(waiting, write, limit, follow.Ticker(every, self._report))
@@ -145,8 +145,3 @@ class Stay:
         console.message(f"id: {snapshot.id}")
         for line in follow.next_commands(snapshot.id, self._watch.next_seq):
             console.note(line)
-
-
-def _discard(chunk: Chunk) -> None:
-    """Write nothing: the output comes with the document."""
-    del chunk
