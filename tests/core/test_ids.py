@@ -23,7 +23,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock(time.time_ns())
-    monkeypatch.setattr(ids.time, "time_ns", clock)
+    monkeypatch.setattr(time, "time_ns", clock)
     monkeypatch.setattr(ids, "_last", 0)
     return clock
 

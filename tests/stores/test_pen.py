@@ -5,6 +5,7 @@ import resource
 import signal
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from tenuto.core.errors import NotFinished
 from tenuto.core.events import Cleared, Lost, Repaired, decode_event
 from tenuto.keeper import frames
 from tenuto.keeper.frames import EVENT, OUT
-from tenuto.stores import pen as pen_module
 from tenuto.stores.pen import Pen
 from tenuto.stores.tape import TapeReader, is_kept
 
@@ -98,7 +98,7 @@ def test_an_append_that_fails_leaves_no_torn_frame(folder, monkeypatch):
             raise OSError(28, "x")
         return real(fd, data[:size])
 
-    monkeypatch.setattr(pen_module.os, "write", failing)
+    monkeypatch.setattr(os, "write", failing)
     with pytest.raises(OSError, match="x"):
         pen.append(Lost(reason="r"))
     monkeypatch.undo()
@@ -188,7 +188,7 @@ def test_clearing_an_ended_execution_keeps_numbers_times_and_the_lock(folder, mo
     assert pen is not None
     pen.clear()
     assert is_kept(str(folder))
-    monkeypatch.setattr(pen_module.time, "time_ns", lambda: 1)  # the clock jumps back
+    monkeypatch.setattr(time, "time_ns", lambda: 1)  # the clock jumps back
     pen.append(Lost(reason="r"))
     pen.put_down()
     with TapeReader(str(folder)) as reader:
@@ -308,7 +308,7 @@ def test_a_tape_that_was_replaced_meanwhile_is_noticed(folder, monkeypatch):
             other.put_down()
         real(fd, how)
 
-    monkeypatch.setattr(pen_module.fcntl, "flock", replacing)
+    monkeypatch.setattr(fcntl, "flock", replacing)
     pen = Pen.take_up(str(folder))
     assert pen is not None
     pen.append(Lost(reason="r"))
@@ -325,6 +325,6 @@ def test_a_tape_that_is_removed_meanwhile_is_missing(folder, monkeypatch):
         (folder / "tape").unlink()
         real(fd, how)
 
-    monkeypatch.setattr(pen_module.fcntl, "flock", removing)
+    monkeypatch.setattr(fcntl, "flock", removing)
     with pytest.raises(FileNotFoundError):
         Pen.take_up(str(folder))

@@ -1,6 +1,7 @@
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +12,6 @@ from tapes import CREATED, Running, Written, as_written
 from tenuto.core.events import Cleared, Continued, Raised, ValueReturned, Waited, decode_event
 from tenuto.core.states import WaitingFor
 from tenuto.keeper import frames, linux
-from tenuto.keeper import writer as writer_module
 from tenuto.keeper.frames import ERR, EVENT, OUT
 from tenuto.stores.tape import TapeReader
 
@@ -65,7 +65,7 @@ def test_a_large_write_is_one_frame_and_whole(running):
 @pytest.mark.promise("X6")
 def test_times_never_decrease_when_the_clock_jumps_back(running, monkeypatch):
     clock = iter([10**19, 10**18, 5, 2 * 10**19 - 10**19, 7, 10**18])
-    monkeypatch.setattr(writer_module.time, "time_ns", lambda: next(clock, 3))
+    monkeypatch.setattr(time, "time_ns", lambda: next(clock, 3))
     for number in range(4):
         running.writer.output(OUT, b"%d" % number)
     running.writer.clear()

@@ -6,17 +6,22 @@ processes are ended first, and only then is the execution called lost.
 
 from __future__ import annotations
 
+import os
 import time
+
+import msgspec
 
 from tenuto.core import events as ev
 from tenuto.core.errors import NotFinished
 from tenuto.core.execution import Execution
+from tenuto.core.ids import born_ms
 from tenuto.core.listing import Row
 from tenuto.core.states import State
 from tenuto.keeper import procfs
 from tenuto.keeper.sweep import sweep
 from tenuto.stores.layout import Project
 from tenuto.stores.pen import Pen
+from tenuto.stores.tape import NAME as TAPE
 from tenuto.stores.tape import TapeReader, is_kept
 
 _SWEEP_S = 5.0
@@ -56,7 +61,7 @@ def settle(project: Project, execution_id: str) -> Execution | None:
     except OSError:  # no room, or no right, to write it down: true all the same
         return _lost_unwritten(execution)
     if pen is None:
-        return _lost_unread(execution)
+        return execution if _is_empty(folder) else _lost_unread(execution)
     try:
         execution = load(project, execution_id)
         if execution is not None and _needs_keeper(execution):
@@ -67,6 +72,11 @@ def settle(project: Project, execution_id: str) -> Execution | None:
     finally:
         pen.put_down()
     return load(project, execution_id)
+
+
+def _is_empty(folder: str) -> bool:
+    """Tell whether a tape was made and not yet locked or written: its starter is about to."""
+    return os.stat(os.path.join(folder, TAPE)).st_size == 0
 
 
 def _needs_keeper(execution: Execution) -> bool:
@@ -164,7 +174,9 @@ def rows_from_folders(project: Project) -> list[Row]:
             row = Row(execution_id, "command", State.LOST, UNREADABLE, "(unreadable)")
             if execution is not None and is_kept(project.folder(execution_id)):
                 row = Row(execution_id, "command", State.QUEUED)
-            rows.append(row)
+            born_ns = born_ms(execution_id) * 1_000_000
+            rows.append(msgspec.structs.replace(row, created_ns=born_ns))
         else:
-            rows.append(row_of(execution))
+            text = execution.spec.code or " ".join(execution.spec.argv)
+            rows.append(msgspec.structs.replace(row_of(execution), text=text))
     return rows

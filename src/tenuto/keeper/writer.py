@@ -310,18 +310,26 @@ class TapeWriter:
     def _clear(self) -> None:
         self._last_ns = max(self._last_ns, time.time_ns())
         try:
-            self.fd = rewrite.without_output(
-                self._dir_fd, self.fd, self._magic, self._seq, self._last_ns
-            )
-        except OSError as error:
-            self._note("faulted", text=f"clear_history failed: {error.strerror}")
-            return
+            self._rewrite()
+        except OSError:
+            os.ftruncate(self.fd, self._offset)  # the room set aside serves this too
+            self._room = self._offset
+            try:
+                self._rewrite()
+            except OSError as error:
+                self._note("faulted", text=f"clear_history failed: {error.strerror}")
+                return
         self._seq += 1
         self._offset = self._room = os.fstat(self.fd).st_size
         self._dropped = self._appended
         self._drop_index(_NO_INDEX)
         self._notify()
         self._wake()
+
+    def _rewrite(self) -> None:
+        self.fd = rewrite.without_output(
+            self._dir_fd, self.fd, self._magic, self._seq, self._last_ns
+        )
 
     def _finish(self) -> None:
         if self._held:  # no room for all of it yet: stay until there is

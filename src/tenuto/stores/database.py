@@ -13,9 +13,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import apsw
@@ -41,6 +43,7 @@ class Connection:
             raise EngineFault(f"cannot open the index {path}: {error}", hint) from error
         finally:
             os.umask(before)
+        self._depth = 0
         self._apsw.set_busy_timeout(_BUSY_MS)
         self.execute("PRAGMA journal_mode = WAL")
         self.execute("PRAGMA synchronous = NORMAL")
@@ -55,14 +58,23 @@ class Connection:
         self._apsw.execute(sql)
 
     def __enter__(self) -> Connection:
-        self._apsw.execute("BEGIN IMMEDIATE")
+        if self._depth == 0:
+            self._apsw.execute("BEGIN IMMEDIATE")
+        self._depth += 1
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._apsw.execute("COMMIT" if kind is None else "ROLLBACK")
+        self._depth -= 1
+        if self._depth == 0:
+            self._apsw.execute("COMMIT" if kind is None else "ROLLBACK")
 
     def close(self) -> None:
         """Close it."""
+        self._apsw.close()
+
+    def abandon(self) -> None:
+        """Close it after its file was deleted: the log beside it may be another database's by now."""
+        self._apsw.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._apsw.close()
 
 
@@ -85,20 +97,20 @@ class Database:
     def use(self, work: Callable[[Connection], _T]) -> _T:
         """Do something with the database; a broken one is put aside and rebuilt, once."""
         try:
-            with self._threads:
+            with self._threads, _told():
                 return work(self._connection())
-        except (apsw.CorruptError, apsw.NotADBError):
-            with self._threads:
-                self._replace()
+        except (apsw.CorruptError, apsw.NotADBError, apsw.SQLError):
+            with self._threads, _told():
+                self.replace()
                 return work(self._connection())
-        except (apsw.FullError, apsw.IOError) as error:
-            cause = OSError(errno.ENOSPC, str(error))
-            raise as_error(cause, "the index cannot be written") from error
 
     def close(self) -> None:
         """Close the database and let go of its lock."""
         if self._open is not None:
-            self._open.close()
+            if self._is_current(self._open):
+                self._open.close()
+            else:
+                self._open.abandon()
             self._open = None
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
@@ -106,26 +118,43 @@ class Database:
 
     def _connection(self) -> Connection:
         if self._open is not None:
-            try:
-                if os.stat(self._path).st_ino == self._open.inode:
-                    return self._open
-            except FileNotFoundError:
-                pass
-            self.close()  # deleted or replaced under us
+            if self._is_current(self._open):
+                return self._open
+            self._open.abandon()  # deleted or replaced under us
+            self._open = None
         self._hold(fcntl.LOCK_SH)
-        fresh = not os.path.exists(self._path)
         self._open = self._opened()
-        if fresh and os.listdir(self._project.executions):
-            self._fill(self._open)
         return self._open
 
+    def _is_current(self, connection: Connection) -> bool:
+        try:
+            return os.stat(self._path).st_ino == connection.inode
+        except FileNotFoundError:
+            return False
+
+    def _make_file(self) -> None:
+        """Make an empty file without what a deleted one left beside it: SQLite would believe that."""
+        guard = os.open(self._project.home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            if not os.path.exists(self._path):
+                for suffix in ("-wal", "-shm"):
+                    if os.path.exists(self._path + suffix):
+                        os.unlink(self._path + suffix)
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        finally:
+            os.close(guard)
+
     def _opened(self) -> Connection:
+        if not os.path.exists(self._path):
+            self._make_file()
         connection = Connection(self._path)
         version = self._version(connection)
         if version == 0:
-            with connection:
+            with connection:  # new or emptied: nobody sees it before it is filled from the folders
                 if self._version(connection) == 0:  # another process may have been faster
                     connection.script(f"{self._tables}; PRAGMA user_version = {self._schema}")
+                    self._fill(connection)
         elif version > self._schema:
             connection.close()
             raise EngineFault(
@@ -161,8 +190,8 @@ class Database:
                     ) from None
                 time.sleep(0.05)
 
-    def _replace(self) -> None:
-        """Put a broken database aside and make a new one from the folders."""
+    def replace(self) -> None:
+        """Put a broken database aside and make a new one from the folders; a sound one stays."""
         self.close()
         self._hold_alone()
         if not self._sound():
@@ -172,7 +201,6 @@ class Database:
                 if os.path.exists(self._path + suffix):
                     os.replace(self._path + suffix, aside + suffix)
             self._open = self._opened()
-            self._fill(self._open)
         self._hold(fcntl.LOCK_SH)
 
     def _sound(self) -> bool:
@@ -182,8 +210,24 @@ class Database:
         except (apsw.Error, EngineFault):
             return False
         try:
+            for table in re.findall(r"TABLE (\w+)", self._tables):
+                connection.execute(f"SELECT 1 FROM {table} LIMIT 1")
             return connection.execute("PRAGMA quick_check(1)") == [("ok",)]
         except apsw.Error:
             return False
         finally:
             connection.close()
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    """Raise what SQLite cannot do as our own errors; damage and unknown tables are healed above."""
+    try:
+        yield
+    except (apsw.CorruptError, apsw.NotADBError, apsw.SQLError):
+        raise
+    except (apsw.FullError, apsw.IOError) as error:
+        cause = OSError(errno.ENOSPC, str(error))
+        raise as_error(cause, "the index cannot be written") from error
+    except apsw.Error as error:
+        raise EngineFault(f"the index cannot be used: {error}", "see: tenuto doctor") from error

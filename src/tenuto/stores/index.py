@@ -168,6 +168,8 @@ class Index:
 
     def rebuild(self) -> int:
         """Make all rows anew from the folders and return how many there are."""
+        if self.check():
+            self._database.replace()
         return self._database.use(self._fill)
 
     def _fill(self, db: Connection) -> int:
@@ -178,7 +180,7 @@ class Index:
             rows = {row.id: row for row in self._rows_from_folders()}
             rows |= {row.id: row for row in starting if row.id not in rows}  # no folder yet
             for row in rows.values():
-                self._insert(db, row, row.title)
+                self._insert(db, row, row.text)
         return len(rows)
 
     def close(self) -> None:
@@ -214,5 +216,6 @@ def _row(values: Sequence[Any]) -> Row:
 
 def _match(text: str) -> str:
     """Return an FTS query for all the words of a text, the last one as a prefix."""
-    words = [word.replace('"', '""') for word in text.split()]
+    plain = text.replace("\0", " ").encode("utf-8", "replace").decode()
+    words = [word.replace('"', '""') for word in plain.split()]
     return " ".join(f'"{word}"*' for word in words) or '""'
