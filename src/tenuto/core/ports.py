@@ -30,6 +30,10 @@ class Connection(Protocol):
         """Return the descriptor."""
         ...
 
+    def shutdown(self, how: int, /) -> None:
+        """Refuse what is sent from now on; what came before can still be read."""
+        ...
+
     def close(self) -> None:
         """Close our end."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -96,8 +97,7 @@ class Starter:
             for _ in range(_TRIES):
                 sock = self._launcher.launch(job, pen.fd, pen.dir_fd)
                 point("start-handed-over")
-                sock.settimeout(_START_PATIENCE_S)
-                if sock.recv(1):
+                if _taken(sock):
                     return sock
                 sock.close()  # nobody took it, so that trying again cannot run it twice
             raise EngineFault("its process died before it took the job", "see: tenuto doctor")
@@ -123,6 +123,16 @@ class Starter:
         if self._mark[0] != os.getpid():
             self._mark = (os.getpid(), starter_mark(os.getpid()))
         return self._mark[1]
+
+
+def _taken(sock: Connection) -> bool:
+    """Tell whether a keeper took the job; after False none can, however late it comes to it."""
+    sock.settimeout(_START_PATIENCE_S)
+    try:
+        return bool(sock.recv(1))
+    except TimeoutError:
+        sock.shutdown(socket.SHUT_RD)  # a keeper that says from now on that it takes the job fails
+        return bool(sock.recv(1))
 
 
 def _job(pen: Pen, execution_id: str, work: Work) -> bytes:
