@@ -79,8 +79,9 @@ def _key(root: str) -> str:
     """Return a project's folder name: readable, and unlike that of any other path."""
     import hashlib  # only before the link exists: it costs every start 4 ms
 
-    digest = hashlib.sha256(root.encode("utf-8", "surrogateescape")).hexdigest()
-    return f"{os.path.basename(root) or 'root'}-{digest[:12]}"
+    digest = hashlib.sha256(os.fsencode(root)).hexdigest()
+    name = os.path.basename(root)[:50].encode("utf-8", "replace").decode() or "root"
+    return f"{name}-{digest[:12]}"
 
 
 def _nearest(start: str, name: str) -> str:
@@ -103,28 +104,33 @@ def _git_root(start: str) -> str:
     if os.path.isdir(marker):
         return root
     try:
-        with open(marker, encoding="utf-8") as file:
-            git_dir = os.path.join(root, file.read().removeprefix("gitdir:").strip())
-        with open(os.path.join(git_dir, "commondir"), encoding="utf-8") as file:
-            return os.path.dirname(os.path.realpath(os.path.join(git_dir, file.read().strip())))
+        git_dir = os.path.join(root, _line(marker).removeprefix("gitdir:").strip())
+        common = os.path.join(git_dir, _line(os.path.join(git_dir, "commondir")))
+        return os.path.dirname(os.path.realpath(common))
     except OSError:
         return root
+
+
+def _line(path: str) -> str:
+    with open(path, "rb") as file:
+        return os.fsdecode(file.read().strip())
 
 
 def make_home(project: Project) -> None:
     """Make the state folder, private, and the link to it where the project can hold one."""
     try:
-        os.makedirs(project.executions, mode=0o700, exist_ok=True)
+        os.makedirs(project.home, mode=0o700, exist_ok=True)
         status = os.stat(project.home)
+        if status.st_uid != os.geteuid():
+            raise EngineFault(
+                f"the state folder {project.home} belongs to another user",
+                "set TENUTO_HOME to a folder of your own",
+            )
+        if status.st_mode & 0o077:
+            os.chmod(project.home, 0o700)
+        os.makedirs(project.executions, mode=0o700, exist_ok=True)
     except OSError as error:
         raise as_error(error, f"cannot make the state folder {project.home}") from error
-    if status.st_uid != os.geteuid():
-        raise EngineFault(
-            f"the state folder {project.home} belongs to another user",
-            "set TENUTO_HOME to a folder of your own",
-        )
-    if status.st_mode & 0o077:
-        os.chmod(project.home, 0o700)
     link = os.path.join(project.root, LINK)
     outside = os.path.realpath(project.home) != os.path.realpath(link)
     if outside and "TENUTO_HOME" not in os.environ and not os.path.lexists(link):
@@ -137,13 +143,22 @@ def _link(project: Project, link: str) -> None:
         os.symlink(project.home, link)
     except OSError:
         return
-    exclude = os.path.join(project.root, ".git", "info", "exclude")
+    git = os.path.join(project.root, ".git")
     try:
-        with open(exclude, "r+", encoding="utf-8") as file:
-            if f"/{LINK}\n" not in file.read():
-                file.write(f"/{LINK}\n")
+        if os.path.isdir(git):
+            os.makedirs(os.path.join(git, "info"), exist_ok=True)
+            _add_line(os.path.join(git, "info", "exclude"), f"/{LINK}".encode())
     except OSError:
         return
+
+
+def _add_line(path: str, line: bytes) -> None:
+    """Append a line to a text file of any encoding unless it has it."""
+    with open(path, "a+b") as file:
+        file.seek(0)
+        text = file.read()
+        if line not in text.splitlines():
+            file.write((b"" if text.endswith(b"\n") or not text else b"\n") + line + b"\n")
 
 
 def owner_elsewhere(project: Project, execution_id: str, environ: Mapping[str, str]) -> bool:
