@@ -224,3 +224,9 @@ def test_the_manual_has_an_example_for_every_verb():
     for verb in VERBS:
         assert re.search(rf"^### `tenuto {verb}\b", text, re.M), verb
         assert re.search(rf"^(\$ .*)?(\$ |\| |=\$\()tenuto {verb}\b", text, re.M), verb
+
+
+def test_bench_is_there_and_knows_its_names(cli):
+    done = cli("bench", "no-such-benchmark", "--quick")
+    assert done.returncode == 2
+    assert "no-such-benchmark" in done.stderr

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from tenuto.engine.blocking import BlockingEngine
 
+# argparse has every message translated; looking for a catalogue loads locale and searches the disk
+setattr(argparse, "_", str)  # noqa: B010  it is not among its declared names
+
 
 class Parser(argparse.ArgumentParser):
     """Raises InvalidInput instead of printing and leaving; writes help without a buffer."""

@@ -37,10 +37,10 @@ def wait(args: argparse.Namespace, console: Console) -> int:
     with closing(opened()) as engine, ExitStack() as stack:
         ids = [only_running(engine, one) for one in args.ids or [None]]
         inline = engine.settings.output_inline if console.json else 0
-        waits = [
-            Waiting(stack.enter_context(engine.watch(one)), inline, args.until)
-            for one in dict.fromkeys(ids)
-        ]
+        watches = [stack.enter_context(engine.watch(one)) for one in dict.fromkeys(ids)]
+        for watch in watches:
+            watch.only_events = not console.json and args.until is None
+        waits = [Waiting(watch, inline, args.until) for watch in watches]
         began = time.monotonic()
         limit = None if args.up_to is None else began + args.up_to
         try:
