@@ -97,6 +97,13 @@ class Connection:
             messages.append(_parse(body))
         return messages
 
+    def nudge(self) -> None:
+        """Make a client that watches look again."""
+        try:
+            self.sock.send(b"\n", socket.MSG_NOSIGNAL)
+        except OSError:
+            return  # full: it has bytes to wake up to; gone: the loop will notice
+
     def reply(self, **fields: Any) -> None:
         """Answer; what does not fit now goes out when the client reads."""
         self._out += encode({"v": PROTOCOL, **fields})

@@ -140,6 +140,7 @@ class Requests:
     def _watch(self, connection: control.Connection) -> None:
         connection.watching = True
         self._keeper.writer.watch(connection.sock)
+        connection.nudge()  # what was appended since the reply went unnoticed
 
     def _do_note(self, connection: control.Connection, message: dict[str, Any]) -> None:
         if not self._keeper.ended:
