@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _PIPE_SIZE = 1024 * 1024
 _CHANNEL_FD = 3
+_CAUGHT = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class Child:
@@ -112,6 +113,7 @@ class Child:
 def _be_stem(theirs: list[int], terminal: bool, join: str, keeper: int) -> NoReturn:
     """Put the descriptors in place, wait for the words, exec. Never returns."""
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)  # what comes early is for the program
         signal.set_wakeup_fd(-1)
         high = max(theirs) + 10
         moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, high) for fd in theirs]
@@ -162,6 +164,9 @@ def _exec(words: dict[str, Any]) -> None:
         os.set_inheritable(_CHANNEL_FD, True)
     os.chdir(words["cwd"])
     _limit(words["limits"] or {})
+    for number in _CAUGHT:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
     os.execve(words["argv"][0], words["argv"], environment)
 
 
