@@ -186,6 +186,18 @@ async def test_a_program_that_dies_of_the_signal_that_was_asked_for_is_killed(
 
 
 @pytest.mark.promise("X8")
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1"])
+async def test_a_signal_in_the_very_moment_after_the_start_is_not_lost(
+    engine: Engine, name: str
+) -> None:
+    for _ in range(5):
+        running = await engine.start(command=["sleep", "1000"])
+        await engine.kill(running, signal=name)
+        snapshot = await ended(engine, running)
+        assert (snapshot.state, snapshot.signal) == (State.KILLED, f"SIG{name}")
+
+
+@pytest.mark.promise("X8")
 async def test_a_signal_that_the_program_ignores_ends_nothing(engine: Engine) -> None:
     code = "trap 'echo got it' USR1; trap '' TERM; echo ready; while true; do sleep 0.05; done"
     running = await engine.start(code, language="bash")
@@ -206,27 +218,31 @@ async def test_an_unknown_signal_is_refused(engine: Engine) -> None:
 
 
 @pytest.mark.promise("X8", "X2")
-async def test_interrupt_asks_then_insists(folder: Path) -> None:
+async def test_an_interrupted_program_may_stop_in_its_own_way(engine: Engine) -> None:
+    running = await engine.start(
+        "import time\ntry:\n    print('ready', flush=True); time.sleep(1000)\n"
+        "except KeyboardInterrupt:\n    print('stopping', flush=True)",
+        language="python",
+    )
+    await word(engine, running, "ready\n")
+    snapshot = await engine.interrupt(running)
+    assert snapshot.state is State.INTERRUPTED
+    assert await output(engine, running) == b"ready\nstopping\n"
+    with pytest.raises(NotRunning):
+        await engine.interrupt(running)
+
+
+@pytest.mark.promise("X8", "X2")
+async def test_a_program_that_is_deaf_to_an_interrupt_is_ended_in_the_end(folder: Path) -> None:
     from tenuto import Settings
 
     async with Engine(settings=Settings(interrupt_grace=0.2)) as engine:
-        polite = await engine.start(
-            "import time\ntry:\n    print('ready', flush=True); time.sleep(1000)\n"
-            "except KeyboardInterrupt:\n    print('stopping', flush=True)",
-            language="python",
-        )
-        await word(engine, polite, "ready")
-        snapshot = await engine.interrupt(polite)
-        assert snapshot.state is State.INTERRUPTED
-        assert await output(engine, polite) == b"ready\nstopping\n"
         deaf = await engine.start(
             "trap '' INT TERM; echo ready; while true; do sleep 0.05; done", language="bash"
         )
         await word(engine, deaf, "ready")
         assert (await engine.interrupt(deaf)).state is State.INTERRUPTED
-        assert not marked_processes([polite, deaf])
-        with pytest.raises(NotRunning):
-            await engine.interrupt(deaf)
+        assert not marked_processes([deaf])
 
 
 # Left behind
@@ -278,7 +294,8 @@ async def test_an_execution_ends_though_others_hold_its_pipes(engine: Engine) ->
     snapshot = await engine.run("sleep 1000 & echo done", language="bash", wait=PATIENCE)
     assert snapshot.state is State.SUCCEEDED and snapshot.output == "done\n"
     assert time.monotonic() - began < 5
-    assert [one.command for one in snapshot.left_behind] == ["sleep 1000"]
+    (left,) = snapshot.left_behind
+    assert "sleep 1000" in left.command  # perhaps still the shell that is about to become it
 
 
 @pytest.mark.promise("X8")
