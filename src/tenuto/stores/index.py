@@ -143,11 +143,19 @@ class Index:
             terms.append("is_async = 1")
         if query.text:
             self._database.use(_catch_up_words)
-            terms.append("row IN (SELECT rowid FROM words WHERE words MATCH ?)")
+            terms.append("words MATCH ?")
             values.append(_match(query.text))
         where = f"WHERE {' AND '.join(terms)}" if terms else ""
         values.append(-1 if query.most is None else query.most)
-        return self._select(f"{where} ORDER BY id DESC LIMIT ?", values)
+        if not query.text:
+            return self._select(f"{where} ORDER BY id DESC LIMIT ?", values)
+        # the words come newest first, and the search stops when enough of them fit
+        sql = (
+            f"SELECT {_COLUMNS} FROM words CROSS JOIN executions ON executions.row = words.rowid "
+            f"{where} ORDER BY words.rowid DESC LIMIT ?"
+        )
+        found = self._database.use(lambda db: db.execute(sql, tuple(values)))
+        return sorted((_row(row) for row in found), key=lambda row: row.id, reverse=True)
 
     def counts(self) -> dict[str, int]:
         """Return how many executions there are in each state."""
@@ -190,6 +198,10 @@ class Index:
 
 def _catch_up_words(db: Connection) -> None:
     """Index the words of rows added since the last search: starting must not wait for that."""
+    ((last,),) = db.execute("SELECT coalesce(max(row), 0) FROM executions")
+    ((known,),) = db.execute("SELECT coalesce(max(rowid), 0) FROM words")
+    if known >= last:
+        return
     with db:
         db.execute(
             "INSERT INTO words (rowid, text) SELECT row, title || ' ' || text FROM executions "
