@@ -27,7 +27,7 @@ class Channel:
         """Take our end, what the stem is to become, and the code for its runner."""
         sock.setblocking(False)
         self.reading = False
-        self.raised = ""
+        self.raised = self.raised_text = ""
         self.exec_error: tuple[int, str] | None = None
         self._sock = sock
         self._keeper = keeper
@@ -98,7 +98,7 @@ class Channel:
             self._keeper.writer.event("value_returned", **fields)
         elif kind == "raised":
             self.raised = str(message.get("name", ""))[:200]
-            text = str(message.get("message", ""))[:4096]
+            text = self.raised_text = str(message.get("message", ""))[:4096]
             line_number = message.get("line")
             fields: dict[str, object] = {"name": self.raised, "message": text}
             if isinstance(line_number, int):

@@ -86,15 +86,28 @@ def _from_status(keeper: Keeper, code: int, usage: resource.struct_rusage | None
         return Outcome("succeeded", "")
     spent = usage.ru_utime + usage.ru_stime if usage is not None else 0.0
     cpu = limits.get("cpu")
-    if cpu and (code == -signal.SIGXCPU or (code == -signal.SIGKILL and spent >= float(cpu))):
+    if cpu and (_by(code, signal.SIGXCPU) or (_by(code, signal.SIGKILL) and spent >= float(cpu))):
         return limit("cpu", f"{float(cpu):g} s")
-    if limits.get("file_size") and code == -signal.SIGXFSZ:
+    if limits.get("file_size") and (_by(code, signal.SIGXFSZ) or _raised(keeper, errno.EFBIG)):
         return limit("file_size", f"{limits['file_size']} bytes")
+    if limits.get("open_files") and _raised(keeper, errno.EMFILE):
+        return limit("open_files", limits["open_files"])
     if limits.get("memory") and _out_of_memory(keeper, code, usage):
         return limit("memory", f"{limits['memory']} bytes")
     if code < 0:
         return Outcome("failed", "signal", _name(-code))
     return Outcome("failed", "exit", f"exit code {code}")
+
+
+def _by(code: int, number: int) -> bool:
+    """Tell whether a signal ended the program, or a child whose end a shell passed on."""
+    return code in (-number, 128 + number)
+
+
+def _raised(keeper: Keeper, number: int) -> bool:
+    """Tell whether the program's own last word was this error; Python and Node spell it so."""
+    text = keeper.channel.raised_text
+    return f"[Errno {number}]" in text or f"{errno.errorcode[number]}:" in text
 
 
 def _out_of_memory(keeper: Keeper, code: int, usage: resource.struct_rusage | None) -> bool:
