@@ -106,11 +106,12 @@ def test_attach_with_no_input_only_looks(cli):
     assert f"still running: {execution_id}" in err.decode()
     assert cli.json("show", execution_id)["interactive"] is False
     process = cli.popen("attach", "--json", execution_id)
-    assert json.loads(process.stdout.readline())["text"] == "here\n"
+    first = process.stdout.readline()
     cli("send", execution_id, "--eof")
     out, _ = process.communicate(timeout=50)
-    last = [json.loads(line) for line in out.splitlines()]
-    assert [last[0]["text"], last[1]["state"]] == ["end\n", "succeeded"]
+    *chunks, last = [json.loads(line) for line in (first + out).splitlines()]
+    assert "".join(chunk["text"] for chunk in chunks) == "here\nend\n"
+    assert last["state"] == "succeeded"
 
 
 def test_attach_at_a_terminal_sends_lines_and_detaches_by_keys(cli):
