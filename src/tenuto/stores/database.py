@@ -1,8 +1,9 @@
 """The index's SQLite file: opened at first use, healed when broken, shared by threads.
 
 Through apsw only: it carries a SQLite without the WAL-reset bug of older ones, and two libraries on
-one file in one process would drop each other's locks. Users hold `index.lock` shared; replacing a
-broken database needs it exclusively, so that a live one is never unlinked.
+one file in one process would drop each other's locks. Each use holds `index.lock` shared; making or
+replacing the database needs it exclusively, so that none is taken away while it is used. A new one is
+made whole under another name first, and whoever has the old one open notices at its next use.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -26,7 +27,10 @@ from tenuto.core.errors import EngineFault
 from tenuto.stores.layout import Project, as_error
 
 _BUSY_MS = 30_000
+_OPEN_MS = 2_000
 _REPLACE_S = 10.0
+_TRIES = 3
+_BESIDE = ("-wal", "-shm")
 _T = TypeVar("_T")
 
 
@@ -44,9 +48,10 @@ class Connection:
         finally:
             os.umask(before)
         self._depth = 0
-        self._apsw.set_busy_timeout(_BUSY_MS)
+        self._apsw.set_busy_timeout(_OPEN_MS)  # nobody takes long to open a sound one
         self.execute("PRAGMA journal_mode = WAL")
         self.execute("PRAGMA synchronous = NORMAL")
+        self._apsw.set_busy_timeout(_BUSY_MS)
         self.inode = os.stat(path).st_ino
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -78,6 +83,10 @@ class Connection:
         self._apsw.close()
 
 
+class _Unusable(Exception):
+    """There is no database that could be opened: it is missing, empty or not ours."""
+
+
 class Database:
     """Gives work an open connection to a sound database of the right schema."""
 
@@ -92,122 +101,124 @@ class Database:
         self._fill = fill
         self._open: Connection | None = None
         self._lock_fd = -1
-        self._threads = threading.RLock()  # a transaction belongs to the connection, not the thread
+        self._threads = threading.Lock()  # a transaction belongs to the connection, not the thread
 
     def use(self, work: Callable[[Connection], _T]) -> _T:
-        """Do something with the database; a broken one is put aside and rebuilt, once."""
-        try:
-            with self._threads, _told():
-                return work(self._connection())
-        except (apsw.CorruptError, apsw.NotADBError, apsw.SQLError):
-            with self._threads, _told():
-                self.replace()
+        """Do something with the database; a broken or missing one is made anew first."""
+        with self._threads, _told():
+            for _ in range(_TRIES):
+                try:
+                    with self._locked(fcntl.LOCK_SH):
+                        connection = self._connection()
+                        result = work(connection)
+                        if self._is_current(connection):
+                            return result  # else it was deleted meanwhile, with what was written
+                except _DAMAGE as error:
+                    if isinstance(error, apsw.IOError) and not _is_cut(error):
+                        raise
+                self._replace()
+            with self._locked(fcntl.LOCK_SH):
                 return work(self._connection())
 
+    def replace(self) -> None:
+        """Put a broken database aside and make a new one from the folders; a sound one stays."""
+        with self._threads, _told():
+            self._replace()
+
     def close(self) -> None:
-        """Close the database and let go of its lock."""
+        """Close the database and its lock."""
+        self._let_go()
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _let_go(self) -> None:
         if self._open is not None:
             if self._is_current(self._open):
                 self._open.close()
             else:
                 self._open.abandon()
             self._open = None
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
 
     def _connection(self) -> Connection:
-        if self._open is not None:
-            if self._is_current(self._open):
-                return self._open
-            self._open.abandon()  # deleted or replaced under us
-            self._open = None
-        self._hold(fcntl.LOCK_SH)
-        self._open = self._opened()
+        if self._open is not None and not self._is_current(self._open):
+            self._let_go()  # deleted, emptied or replaced under us
+        if self._open is None:
+            self._open = self._opened()
         return self._open
 
     def _is_current(self, connection: Connection) -> bool:
         try:
-            return os.stat(self._path).st_ino == connection.inode
+            status = os.stat(self._path)
         except FileNotFoundError:
             return False
-
-    def _make_file(self) -> None:
-        """Make an empty file without what a deleted one left beside it: SQLite would believe that."""
-        guard = os.open(self._project.home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(guard, fcntl.LOCK_EX)
-            if not os.path.exists(self._path):
-                for suffix in ("-wal", "-shm"):
-                    if os.path.exists(self._path + suffix):
-                        os.unlink(self._path + suffix)
-                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        finally:
-            os.close(guard)
+        return status.st_ino == connection.inode and status.st_size > 0
 
     def _opened(self) -> Connection:
-        if not os.path.exists(self._path):
-            self._make_file()
+        if not _has_content(self._path):
+            raise _Unusable
         connection = Connection(self._path)
-        version = self._version(connection)
-        if version == 0:
-            with connection:  # new or emptied: nobody sees it before it is filled from the folders
-                if self._version(connection) == 0:  # another process may have been faster
-                    connection.script(f"{self._tables}; PRAGMA user_version = {self._schema}")
-                    self._fill(connection)
-        elif version > self._schema:
+        try:
+            version = self._version(connection)
+            if version == 0:
+                raise _Unusable
+            if version > self._schema:
+                raise EngineFault(
+                    f"the index is of schema {version}, made by a newer Tenuto than this one",
+                    "upgrade Tenuto",
+                )
+        except BaseException:
             connection.close()
-            raise EngineFault(
-                f"the index is of schema {version}, made by a newer Tenuto than this one",
-                "upgrade Tenuto",
-            )
+            raise
         return connection
 
     @staticmethod
     def _version(connection: Connection) -> int:
         return int(connection.execute("PRAGMA user_version")[0][0])
 
-    def _hold(self, how: int) -> None:
+    @contextmanager
+    def _locked(self, how: int) -> Generator[None]:
+        """Hold index.lock; not one use within another."""
         if self._lock_fd < 0:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             try:
                 self._lock_fd = os.open(f"{self._project.home}/index.lock", flags, 0o600)
             except OSError as error:
                 raise as_error(error, "the index cannot be locked") from error
-        fcntl.flock(self._lock_fd, how)
+        if how == fcntl.LOCK_EX:
+            self._lock_alone()
+        else:
+            fcntl.flock(self._lock_fd, how)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
 
-    def _hold_alone(self) -> None:
+    def _lock_alone(self) -> None:
         limit = time.monotonic() + _REPLACE_S
         while True:
             try:
-                self._hold(fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
                 if time.monotonic() > limit:
                     raise EngineFault(
-                        "the index is damaged and in use by another process",
-                        "end the other tenuto processes, then: tenuto doctor --rebuild",
+                        "the index must be made anew and another process is using it",
+                        "see which with: fuser index.lock (in the state folder)",
                     ) from None
-                time.sleep(0.05)
+                time.sleep(0.01)
 
-    def replace(self) -> None:
-        """Put a broken database aside and make a new one from the folders; a sound one stays."""
-        self.close()
-        self._hold_alone()
-        if not self._sound():
-            os.makedirs(self._project.quarantine, mode=0o700, exist_ok=True)
-            aside = os.path.join(self._project.quarantine, f"index-{time.time_ns()}.db")
-            for suffix in ("", "-wal", "-shm"):
-                if os.path.exists(self._path + suffix):
-                    os.replace(self._path + suffix, aside + suffix)
-            self._open = self._opened()
-        self._hold(fcntl.LOCK_SH)
+    def _replace(self) -> None:
+        self._let_go()
+        with self._locked(fcntl.LOCK_EX):
+            if not self._sound():
+                self._make()
 
     def _sound(self) -> bool:
-        """Tell whether somebody else has healed it meanwhile."""
+        """Tell whether there is a good one, perhaps because somebody else has healed it meanwhile."""
         try:
             connection = self._opened()
-        except (apsw.Error, EngineFault):
+        except (apsw.Error, _Unusable):
             return False
         try:
             for table in re.findall(r"TABLE (\w+)", self._tables):
@@ -218,14 +229,64 @@ class Database:
         finally:
             connection.close()
 
+    def _make(self) -> None:
+        """Make a new one, filled from the folders, and put it in the place of the old one."""
+        new = f"{self._path}.new"
+        for suffix in ("", *_BESIDE):
+            _unlink(new + suffix)
+        connection = Connection(new)
+        try:
+            with connection:
+                connection.script(f"{self._tables}; PRAGMA user_version = {self._schema}")
+                self._fill(connection)
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # all of it is in the file now
+        finally:
+            connection.close()
+        self._put_aside()
+        os.replace(new, self._path)
+
+    def _put_aside(self) -> None:
+        """Keep a broken one for whoever wants to look; others may still have it open."""
+        if not _has_content(self._path):
+            for suffix in _BESIDE:  # of no use without the file itself
+                _unlink(self._path + suffix)
+            return
+        os.makedirs(self._project.quarantine, mode=0o700, exist_ok=True)
+        aside = os.path.join(self._project.quarantine, f"index-{time.time_ns()}.db")
+        for suffix in ("", *_BESIDE):
+            if os.path.exists(self._path + suffix):
+                os.replace(self._path + suffix, aside + suffix)
+
+
+_DAMAGE = (
+    _Unusable, apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.BusyError, apsw.IOError
+)  # fmt: skip
+
+
+def _is_cut(error: apsw.IOError) -> bool:
+    """Tell a file that is shorter than it should be from a disk that fails or is full."""
+    return getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHORT_READ
+
+
+def _has_content(path: str) -> bool:
+    try:
+        return os.stat(path).st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
 
 @contextmanager
 def _told() -> Generator[None]:
-    """Raise what SQLite cannot do as our own errors; damage and unknown tables are healed above."""
+    """Raise what SQLite cannot do as our own errors."""
     try:
         yield
-    except (apsw.CorruptError, apsw.NotADBError, apsw.SQLError):
-        raise
     except (apsw.FullError, apsw.IOError) as error:
         cause = OSError(errno.ENOSPC, str(error))
         raise as_error(cause, "the index cannot be written") from error
