@@ -206,7 +206,7 @@ class BlockingEngine:
                 for frame in watch.look():
                     if is_output(frame):
                         yield as_chunk(frame)
-                if not watch.execution.live:
+                if watch.over:
                     return
                 sleep(watch, None)
 

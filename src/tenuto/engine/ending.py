@@ -104,6 +104,7 @@ def _take_over(project: Project, execution_id: str) -> None:
 def wait_for_end(project: Project, execution_id: str) -> None:
     """Wait until the exit record is on the tape."""
     with Watch(project, execution_id) as watch:
+        watch.only_events = True
         watch.look()
         while watch.execution.live:
             time.sleep(_PAUSE_S)

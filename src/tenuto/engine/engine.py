@@ -198,7 +198,7 @@ class Engine:
                 for frame in await self._look(watch):
                     if is_output(frame):
                         yield as_chunk(frame)
-                if not watch.execution.live:
+                if watch.over:
                     return
                 with _Bell(watch) as bell:  # not while the caller has the chunk
                     await bell.sleep(None)

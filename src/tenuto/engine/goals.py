@@ -19,7 +19,10 @@ class Until:
         """Take the text; slashes around it make it a regular expression."""
         if not wanted:
             raise InvalidInput("there is no text to wait for", "write a text or /a regex/")
-        self._pattern = _pattern(wanted)
+        try:
+            self._pattern, self._look_back = _pattern(wanted)
+        except UnicodeEncodeError:
+            raise InvalidInput(f"{wanted!r} is not valid text", "pass valid UTF-8") from None
         self._tails: dict[int, bytes] = {}
 
     def match(self, frame: Frame) -> str | None:
@@ -28,17 +31,21 @@ class Until:
         found = self._pattern.search(text)
         if found is not None:
             return found.group().decode("utf-8", "replace")
-        self._tails[frame.stream] = text[-_LOOK_BACK:]
+        self._tails[frame.stream] = text[-self._look_back :] if self._look_back else b""
         return None
 
 
-def _pattern(wanted: str) -> re.Pattern[bytes]:
+def _pattern(wanted: str) -> tuple[re.Pattern[bytes], int]:
+    """Return what to search for, and how much of what was seen may be the beginning of it."""
     if len(wanted) > 2 and wanted[0] == wanted[-1] == "/":
         try:
-            return re.compile(wanted[1:-1].encode())
-        except re.error as error:
+            return re.compile(wanted[1:-1].encode()), _LOOK_BACK
+        except UnicodeEncodeError:
+            raise
+        except (re.error, ValueError, OverflowError, RecursionError) as error:
             raise InvalidInput(f"{wanted} is not a regular expression: {error}") from None
-    return re.compile(re.escape(wanted.encode()))
+    text = wanted.encode()
+    return re.compile(re.escape(text)), len(text) - 1
 
 
 class Waiting:
@@ -63,10 +70,10 @@ class Waiting:
             if self._until is not None and self.matched is None and is_output(frame):
                 self.matched = self._until.match(frame)
             self._gather(frame)
-        execution = self.watch.execution
-        if not execution.live or self.matched is not None:
+        if self.watch.over or self.matched is not None:
             return True
-        return self._early and execution.waiting_for is not None
+        waits = self.watch.execution.waiting_for is not None
+        return self._early and waits and not self.watch.more
 
     def _gather(self, frame: Frame) -> None:
         if self.truncated:

@@ -131,6 +131,7 @@ def row_of(execution: Execution, starter: str = "") -> Row:
         started_ns=execution.started_ns,
         ended_ns=execution.ended_ns,
         starter=starter,
+        has_left=bool(execution.left_behind),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 
@@ -24,7 +25,7 @@ class Redactor:
         known = {
             value: name
             for name, value in environ.items()
-            if len(value) >= _SHORTEST and _NAMES.search(name) and not value.startswith("/")
+            if len(value) >= _SHORTEST and _NAMES.search(name) and not _is_path(value)
         }
         self._known = sorted(known.items(), key=lambda item: -len(item[0]))
 
@@ -44,3 +45,11 @@ class Redactor:
         if isinstance(data, (list, tuple)):
             return [self.data(value) for value in data]  # pyright: ignore
         return data
+
+
+def _is_path(value: str) -> bool:
+    """Tell the path of a socket or a key file, which is no secret, from a key that begins so."""
+    try:
+        return value.startswith("/") and os.path.exists(value)
+    except ValueError:
+        return False

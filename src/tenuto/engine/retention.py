@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import time
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tenuto.core.errors import InvalidInput
 from tenuto.core.listing import Query, Row
 from tenuto.core.states import ENDED
-from tenuto.stores.tape import is_kept
+from tenuto.stores.tape import NAME as TAPE
 
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
@@ -31,6 +33,8 @@ def clean(
     max_size: int | None = None,
 ) -> Cleaned:
     """Remove ended executions that are too old, too many or too large together; oldest first."""
+    if any(bound is not None and bound < 0 for bound in (older_s, keep, max_size)):
+        raise InvalidInput("a bound for cleaning cannot be below zero")
     engine.settle_live()
     rows = engine.index.latest(Query(states=tuple(ENDED)))
     doomed: dict[str, Row] = {}
@@ -41,10 +45,10 @@ def clean(
         doomed |= {row.id: row for row in rows[keep:]}
     if max_size is not None:
         doomed |= _over_size(engine, [row for row in rows if row.id not in doomed], max_size)
-    removed = [row.id for row in doomed.values() if not is_kept(engine.project.folder(row.id))]
-    size = sum(_remove(engine, execution_id) for execution_id in removed)
-    engine.index.forget(removed)
-    return Cleaned(len(removed), size)
+    sizes = {one: _remove(engine.project.folder(one)) for one in doomed}
+    removed = {one: size for one, size in sizes.items() if size is not None}
+    engine.index.forget(list(removed))
+    return Cleaned(len(removed), sum(removed.values()))
 
 
 def clean_by_settings(engine: BlockingEngine) -> Cleaned:
@@ -75,13 +79,23 @@ def folder_size(folder: str) -> int:
         return 0
 
 
-def _remove(engine: BlockingEngine, execution_id: str) -> int:
-    folder = engine.project.folder(execution_id)
+def _remove(folder: str) -> int | None:
+    """Remove an execution's folder and return its size; None if it is kept, or resumed just now."""
+    lock = -1
+    try:
+        lock = os.open(os.path.join(folder, TAPE), os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    except OSError:
+        pass  # no tape
     size = folder_size(folder)
     shutil.rmtree(folder, ignore_errors=True)
-    day = os.path.dirname(folder)
+    if lock >= 0:
+        os.close(lock)
     try:
-        os.rmdir(day)  # only when it was the last of its day
+        os.rmdir(os.path.dirname(folder))  # only when it was the last of its day
     except OSError:
         pass
     return size

@@ -101,6 +101,9 @@ def load_settings(
     sources: dict[str, Source] = {}
 
     def take(key: str, value: Any, source: str) -> None:
+        if key not in _KEYS:
+            known = ", ".join(sorted(_KEYS))
+            raise InvalidInput(f"{source} sets {key!r}, which is unknown", f"known: {known}")
         field, parse = _KEYS[key]
         try:
             chosen[field] = parse(value)
@@ -116,11 +119,8 @@ def load_settings(
                 programs[key.removeprefix("programs.")] = str(value)
                 chosen["programs"] = programs
                 sources["programs"] = Source("programs", programs, path)
-            elif key in _KEYS:
-                take(key, value, path)
             else:
-                known = ", ".join(sorted(_KEYS))
-                raise InvalidInput(f"{path} sets {key!r}, which is unknown", f"known: {known}")
+                take(key, value, path)
     for key in _KEYS:
         name = "TENUTO_" + key.upper().replace(".", "_")
         if name in environ:

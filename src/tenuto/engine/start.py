@@ -59,7 +59,9 @@ class Starter:
             starter=self._own_mark(),
         )
         check_room(self._project)
-        self._index.add(row, spec.code or " ".join(spec.argv))
+        text = spec.code or " ".join(spec.argv)
+        place = _inode(self._project.index)
+        self._index.add(row, text)
         point("start-indexed")
         try:
             created = ev.Created(id=execution_id, spec=spec, version=__version__)
@@ -68,6 +70,8 @@ class Starter:
             with suppress(DiskFull):
                 self._index.forget([execution_id])
             raise as_error(error, "the execution cannot be recorded") from error
+        if _inode(self._project.index) != place and self._index.get(execution_id) is None:
+            self._index.add(row, text)  # made anew from the folders just before ours was there
         point("start-recorded")
         work = msgspec.structs.replace(work, spec=spec)
         return execution_id, self._hand_over(pen, execution_id, work)
@@ -123,6 +127,13 @@ class Starter:
         if self._mark[0] != os.getpid():
             self._mark = (os.getpid(), starter_mark(os.getpid()))
         return self._mark[1]
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def _taken(sock: Connection) -> bool:

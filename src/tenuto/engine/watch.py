@@ -18,6 +18,7 @@ from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
 
 _RETRY_S = 0.02
+_ONE_LOOK = 4 * 1024 * 1024
 
 
 class Watch:
@@ -29,6 +30,7 @@ class Watch:
         """Begin after a sequence number; `sock` is a connection that already watches."""
         self.id = execution_id
         self.before_close: Callable[[], None] = lambda: None  # a loop that watches `fileno` must know
+        self.more = False  # the last look did not show everything
         self.only_events = False  # set by whoever has seen enough of the output
         self._project = project
         self._folder = project.folder(execution_id)
@@ -59,14 +61,20 @@ class Watch:
         return found
 
     def news(self) -> list[Frame]:
-        """Return the frames that came, without ever blocking."""
+        """Return the frames that came, some megabytes at the most, without ever blocking."""
         gone = not self._drain()
         found: list[Frame] = []
+        room = _ONE_LOOK
+        self.more = False
         for frame in self._reader.new_events() if self.only_events else self._reader.new():
             if frame.stream == EVENT and frame.seq > self._folded:
                 self.execution.apply(frame.time_ns, ev.decode_event(frame.body))
             self.next_seq = frame.seq + 1
             found.append(frame)
+            room -= len(frame.body)
+            if room <= 0:
+                self.more = True
+                break
         if gone:
             self._disconnect()
         return found
@@ -74,7 +82,12 @@ class Watch:
     @property
     def adrift(self) -> bool:
         """It is live as far as we know, but no keeper is there to tell us more."""
-        return self.execution.live and self._sock is None
+        return self.execution.live and self._sock is None and not self.more
+
+    @property
+    def over(self) -> bool:
+        """It has ended, and everything up to here was looked at."""
+        return not self.execution.live and not self.more
 
     def anchor(self) -> None:
         """Find the keeper, or settle what became of the execution. This may block."""
@@ -110,6 +123,8 @@ class Watch:
     @property
     def pause(self) -> float | None:
         """How long to sleep at most before the next look; None as long as `fileno` tells."""
+        if self.more:
+            return 0.0
         return None if self._sock is not None else _RETRY_S
 
     def close(self) -> None:

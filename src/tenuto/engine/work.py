@@ -13,6 +13,8 @@ from tenuto.core.specs import Limits, Spec, check_text
 from tenuto.interpreters import command_for, resolve_program
 from tenuto.keeper.procfs import MARK
 
+_MOST = 2**60
+
 
 class Work(msgspec.Struct, frozen=True):
     """A spec and what may not be recorded with it: the environment's values."""
@@ -92,8 +94,8 @@ def _work(
 
 
 def _folder(cwd: str | None) -> str:
-    path = check_text("the working directory", cwd) if cwd else os.getcwd()
-    path = os.path.abspath(os.path.expanduser(path))
+    path = os.path.abspath(os.path.expanduser(cwd)) if cwd else os.getcwd()
+    check_text("the working directory", path)
     if not os.path.isdir(path):
         raise InvalidInput(
             f"the working directory {path} does not exist", "make it, or name another with --cwd"
@@ -105,17 +107,18 @@ def _folder(cwd: str | None) -> str:
 
 def _environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
     for name, value in extra.items():
-        check_text(f"the variable {name}", value)
         if not name or "=" in name or "\0" in name:
             raise InvalidInput(f"{name!r} is not a variable's name", "write it as NAME=VALUE")
+        check_text(f"the name of the variable {name!r}", name)
+        check_text(f"the variable {name}", value)
     return {"PYTHONUNBUFFERED": "1", **base, **extra}
 
 
 def _checked(limits: Limits) -> Limits:
     for name in ("memory", "cpu", "file_size", "open_files", "output"):
         value = getattr(limits, name)
-        if value is not None and value <= 0:
-            raise InvalidInput(f"the {name} limit must be above zero, not {value}")
+        if value is not None and not 0 < value < _MOST:
+            raise InvalidInput(f"the {name} limit must be above zero and below 2^60, not {value}")
     return limits
 
 
