@@ -1,11 +1,13 @@
 """Death at each labelled point of the code, in the process that passes it."""
 
 import json
+import os
 import signal
 
 import pytest
-from fault_help import HAS_GROUPS, alive, lines, processes_of, read, settled
+from fault_help import HAS_GROUPS, alive, gone, lines, processes_of, read, settled
 
+from tenuto.core.errors import NotRunning
 from tenuto.core.states import State
 
 LAST = 60
@@ -148,3 +150,34 @@ def test_daemons_of_a_dead_keeper_are_swept(world, way, environ):
         settled(engine, execution_id, call.acked, lines(1))
     assert not alive(daemon)
     assert world.runs() == 1
+
+
+@pytest.mark.promise("X8", "X11")
+@pytest.mark.parametrize("finder", ["list", "show", "kill"])
+def test_what_an_ended_execution_left_behind_ends_with_its_keeper(world, finder):
+    pids = world.folder / "pids"
+    script = (
+        f"(setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' &); while [ ! -s {pids} ]; do :; done"
+    )
+    engine = world.engine()
+    execution_id = world.start(engine, ["sh", "-c", script])
+    snapshot = engine.wait(execution_id, 20)
+    assert snapshot.state is State.SUCCEEDED
+    (daemon,) = (one.pid for one in snapshot.left_behind)
+    assert alive(daemon), "it stays under its keeper"
+    assert [one.state for one in engine.list()] == [State.SUCCEEDED]
+    assert alive(daemon)
+    keeper = world.started(execution_id).keeper_pid
+    os.kill(keeper, signal.SIGKILL)
+    gone([keeper])
+    with world.fresh() as other:
+        if finder == "list":
+            assert other.list(running=True) == []
+        elif finder == "show":
+            assert other.show(execution_id).left_behind == ()
+        else:
+            with pytest.raises(NotRunning):
+                other.kill(execution_id)
+        assert not alive(daemon)
+        assert settled(other, execution_id).state is State.SUCCEEDED
+        assert other.show(execution_id).left_behind == ()

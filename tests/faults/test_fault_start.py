@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from tenuto.dispatch.launch import ZygoteLauncher
 from tenuto.engine import start
 from tenuto.engine.recover import starter_mark
 from tenuto.keeper import procfs
+from tenuto.stores.pen import Pen
 
 
 def named(world, name):
@@ -129,3 +131,23 @@ def test_a_tape_that_is_just_being_made_is_not_lost(world):
         assert states == {execution_id: State.QUEUED, dead.id: State.LOST}
         assert settled(other, dead.id).state is State.LOST
     engine.index.forget([execution_id])
+
+
+@pytest.mark.promise("X1", "X9", "D5")
+def test_an_index_made_anew_between_row_and_folder_knows_the_execution(world, monkeypatch):
+    """Row, then somebody deletes the index and somebody else makes it anew, then the folder."""
+    engine = world.engine()
+    before = world.start(engine, ["true"])
+
+    def create(folder, first):
+        os.unlink(engine.project.index)
+        with world.fresh() as other:
+            assert [one.id for one in other.list()] == [before]
+        return Pen.create(folder, first)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "Pen", SimpleNamespace(create=create))
+        execution_id = world.start(engine, ["true"])
+    with world.fresh() as other:
+        assert [one.id for one in other.list()] == [execution_id, before]
+        assert other.wait(execution_id, 20).state is State.SUCCEEDED

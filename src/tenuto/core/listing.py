@@ -22,6 +22,8 @@ class Row(msgspec.Struct, frozen=True):
     started_ns: int | None = None
     ended_ns: int | None = None
     starter: str = ""
+    has_left: bool = False
+    """It has ended, but processes of it are left: a keeper should be with them."""
     text: str = ""
     """What it can be found by besides its title; known only where a row is made from a tape."""
 

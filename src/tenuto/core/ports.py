@@ -87,7 +87,7 @@ class Store(Protocol):
         ...
 
     def live(self) -> list[Row]:
-        """Return the rows that are not known to have ended, oldest first."""
+        """Return the rows not known to have ended or to have left nothing behind, oldest first."""
         ...
 
     def children(self, parent: str) -> list[Row]:

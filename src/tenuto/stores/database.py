@@ -160,7 +160,7 @@ class Database:
         connection = Connection(self._path)
         try:
             version = self._version(connection)
-            if version == 0:
+            if version < self._schema:  # none of ours, or an older one: cheaper made than moved
                 raise _Unusable
             if version > self._schema:
                 raise EngineFault(

@@ -11,7 +11,7 @@ from tenuto.core.states import LIVE, State
 from tenuto.stores.database import Connection, Database
 from tenuto.stores.layout import Project
 
-_SCHEMA = 1
+_SCHEMA = 2
 _LIVE = ", ".join(f"'{state}'" for state in sorted(LIVE))
 _TEXT_MOST = 2000
 
@@ -20,9 +20,11 @@ CREATE TABLE executions (
   row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, state TEXT NOT NULL,
   reason TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '', parent TEXT, exit_code INTEGER,
   is_async INTEGER NOT NULL DEFAULT 0, created_ns INTEGER NOT NULL, started_ns INTEGER,
-  ended_ns INTEGER, starter TEXT NOT NULL DEFAULT '', text TEXT NOT NULL DEFAULT ''
+  ended_ns INTEGER, starter TEXT NOT NULL DEFAULT '', has_left INTEGER NOT NULL DEFAULT 0,
+  text TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX executions_by_state ON executions (state, id);
+CREATE INDEX executions_with_left ON executions (id) WHERE has_left = 1;
 CREATE INDEX executions_by_parent ON executions (parent) WHERE parent IS NOT NULL;
 CREATE VIRTUAL TABLE words USING fts5(text, content='', contentless_delete=1);
 CREATE TABLE counts (state TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
@@ -39,7 +41,7 @@ END;
 """
 _COLUMNS = (
     "id, kind, state, reason, title, parent, exit_code, is_async, created_ns, started_ns, ended_ns, "
-    "starter"
+    "starter, has_left"
 )
 
 
@@ -61,7 +63,7 @@ class Index:
         values = (
             row.id, row.kind, str(row.state), row.reason, row.title, row.parent, row.exit_code,
             int(row.is_async), row.created_ns, row.started_ns, row.ended_ns, row.starter,
-            text[:_TEXT_MOST],
+            int(row.has_left), text[:_TEXT_MOST],
         )  # fmt: skip
         marks = ", ".join("?" * len(values))
         db.execute(f"INSERT INTO executions ({_COLUMNS}, text) VALUES ({marks})", values)
@@ -70,12 +72,13 @@ class Index:
         """Bring a row to what its tape says; an ended one changes only by a resume."""
         values = (
             str(row.state), row.reason, row.exit_code, int(row.is_async), row.started_ns,
-            row.ended_ns, row.id,
+            row.ended_ns, int(row.has_left), row.id,
         )  # fmt: skip
         self._database.use(
             lambda db: db.execute(
                 "UPDATE executions SET state = ?, reason = ?, exit_code = ?, "
-                "is_async = max(is_async, ?), started_ns = ?, ended_ns = ? WHERE id = ?",
+                "is_async = max(is_async, ?), started_ns = ?, ended_ns = ?, has_left = ? "
+                "WHERE id = ?",
                 values,
             )
         )
@@ -119,8 +122,8 @@ class Index:
         return both[shared.index(max(shared))] if both else None
 
     def live(self) -> list[Row]:
-        """Return the rows that are not known to have ended, oldest first."""
-        return self._select(f"WHERE state IN ({_LIVE}) ORDER BY id", ())
+        """Return the rows not known to have ended or to have left nothing behind, oldest first."""
+        return self._select(f"WHERE state IN ({_LIVE}) OR has_left = 1 ORDER BY id", ())
 
     def children(self, parent: str) -> list[Row]:
         """Return the executions started inside another, oldest first."""
@@ -223,6 +226,7 @@ def _row(values: Sequence[Any]) -> Row:
         started_ns=values[9],
         ended_ns=values[10],
         starter=values[11],
+        has_left=bool(values[12]),
     )
 
 

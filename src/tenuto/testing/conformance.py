@@ -58,6 +58,11 @@ def store_settles_and_forgets(make: Callable[[], Store]) -> None:
     assert store.latest(Query(only_async=True)) == [found]
     assert store.counts() == {"succeeded": 1}
     assert store.nearest(row.id[:-4] + "ffff") == found
+    assert store.live() == []
+    store.settle(msgspec.structs.replace(ended, has_left=True))
+    assert [one.id for one in store.live()] == [row.id], "a keeper should still be there"
+    store.settle(ended)
+    assert store.live() == []
     store.settle(_row(2))
     assert len(store.latest(Query())) == 1, "settling must not invent rows"
     store.forget([row.id])

@@ -35,6 +35,7 @@ class MemoryStore:
                 is_async=known.is_async or row.is_async,
                 started_ns=row.started_ns,
                 ended_ns=row.ended_ns,
+                has_left=row.has_left,
             )
             self._rows[row.id] = (settled, text)
 
@@ -70,8 +71,8 @@ class MemoryStore:
         return max(self._sorted(), key=shared, default=None)
 
     def live(self) -> list[Row]:
-        """Return the rows that are not known to have ended."""
-        return [row for row in self._sorted() if row.state in LIVE]
+        """Return the rows not known to have ended or to have left nothing behind."""
+        return [row for row in self._sorted() if row.state in LIVE or row.has_left]
 
     def children(self, parent: str) -> list[Row]:
         """Return the executions started inside another."""
