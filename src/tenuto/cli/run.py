@@ -140,6 +140,8 @@ def _stdin_text() -> str:
 
 
 def _options(args: argparse.Namespace) -> Options:
+    import sys
+
     from tenuto.core.specs import Limits
     from tenuto.engine.work import Options
 
@@ -159,5 +161,6 @@ def _options(args: argparse.Namespace) -> Options:
     )
     return Options(
         cwd=args.cwd, env=env, title=args.title, pty=args.pty, limits=limits,
+        echo=args.interactive and sys.stdin.isatty(),
         deadline=args.deadline, idle=args.idle, detached=args.detach,
     )  # fmt: skip

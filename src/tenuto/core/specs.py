@@ -41,6 +41,7 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     title: str = ""
     env_names: tuple[str, ...] = ()
     pty: bool = False
+    echo: bool = False
     limits: Limits = Limits()
     deadline: float | None = None
     idle: float | None = None

@@ -10,13 +10,18 @@ import struct
 import time
 from typing import Any
 
-from tenuto.core.errors import InvalidInput, KeeperUnreachable, NotRunning, TenutoError
+from tenuto.core.errors import InvalidInput, KeeperUnreachable, NotRunning
 from tenuto.keeper.control import PROTOCOL, encode, socket_path
 from tenuto.stores.tape import is_kept
 
 _PATIENCE_S = 5.0
 _PAUSE_S = 0.002
 _SEND_CHUNK = 1024 * 1024
+_BUSY_S = 0.02
+
+
+class _BusyError(Exception):
+    """The keeper holds as much unread input as it will."""
 
 
 class NoKeeper(Exception):
@@ -124,7 +129,9 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _error(code: str, message: str) -> TenutoError:
+def _error(code: str, message: str) -> Exception:
+    if code == "busy":
+        return _BusyError(message)
     if code == "not_running":
         return NotRunning(message, "see how it ended with: tenuto show ID")
     if code == "unkillable":
@@ -141,6 +148,15 @@ def send(folder: str, data: bytes, eof: bool) -> str:
         pieces = [data[at : at + _SEND_CHUNK] for at in range(0, len(data), _SEND_CHUNK)] or [b""]
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
-            reply = ask(sock, "send", data=base64.b64encode(piece).decode(), eof=eof and last)
-            fate = str(reply["fate"])
+            fate = _send_piece(sock, piece, eof and last)
     return fate
+
+
+def _send_piece(sock: socket.socket, piece: bytes, eof: bool) -> str:
+    """Send one piece, as soon as the program has read enough of what was sent before."""
+    while True:
+        try:
+            reply = ask(sock, "send", data=base64.b64encode(piece).decode(), eof=eof)
+            return str(reply["fate"])
+        except _BusyError:
+            time.sleep(_BUSY_S)

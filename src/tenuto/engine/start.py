@@ -159,6 +159,7 @@ def _job(pen: Pen, execution_id: str, work: Work) -> bytes:
         "env": work.environ,
         "code": spec.code if work.channel else None,
         "pty": spec.pty,
+        "echo": spec.echo,
         "limits": spec.limits,
         "deadline": spec.deadline,
         "idle": spec.idle,

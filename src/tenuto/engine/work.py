@@ -31,6 +31,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}
     title: str = ""
     pty: bool = False
+    echo: bool = False
     limits: Limits = Limits()
     deadline: float | None = None
     idle: float | None = None
@@ -84,6 +85,7 @@ def _work(
         title=check_text("the title", options.title),
         env_names=tuple(sorted(options.env)),
         pty=options.pty,
+        echo=options.echo,
         limits=_checked(options.limits),
         deadline=_positive("deadline", options.deadline),
         idle=_positive("idle", options.idle),

@@ -34,8 +34,8 @@ class Child:
     `channel` is its line to us: the words to exec come over it, then, for code, the runner's messages.
     """
 
-    def __init__(self, base: str, terminal: tuple[int, int] | None = None) -> None:
-        """Fork the stem; `base` is where its control group can be made, `terminal` rows and cols."""
+    def __init__(self, base: str, terminal: tuple[int, int, bool] | None = None) -> None:
+        """Fork the stem; `base` is where its control group can be made, `terminal` rows, cols, echo."""
         self.outputs: dict[int, int] = {}
         self.group = cgroup.create(base) if base else ""
         stdio = self._terminal(*terminal) if terminal else self._pipes()
@@ -65,12 +65,13 @@ class Child:
         self.outputs[err_read] = frames.ERR
         return [in_read, out_write, err_write]
 
-    def _terminal(self, rows: int, cols: int) -> list[int]:
+    def _terminal(self, rows: int, cols: int, echo: bool) -> list[int]:
         master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
         modes = termios.tcgetattr(slave)
         modes[1] &= ~termios.OPOST  # output as written, no carriage returns added
-        modes[3] &= ~termios.ECHO  # what is sent is not output
+        if not echo:
+            modes[3] &= ~termios.ECHO  # what is sent is not output, unless somebody types it
         termios.tcsetattr(slave, termios.TCSANOW, modes)
         self.stdin = Stdin(master, os.fstat(slave), terminal=True)
         self.outputs[master] = frames.OUT

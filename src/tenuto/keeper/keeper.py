@@ -73,7 +73,7 @@ class Keeper:
         self._dir_fd = dir_fd
         size = None
         if job.get("pty"):
-            size = (int(job.get("rows") or 24), int(job.get("cols") or 80))
+            size = (int(job.get("rows") or 24), int(job.get("cols") or 80), bool(job.get("echo")))
         if size or not self.child.waits():
             self.child.discard()
             self.child = Child(self._base, size)
@@ -238,9 +238,7 @@ class Keeper:
             self.writer.event("waited", on="input")
         elif not blocked and self.waiting == "input":
             self._continued()
-        self._input_pause = (
-            _INPUT_FIRST_S if blocked else min(self._input_pause * 2, _INPUT_MOST_S)
-        )
+        self._input_pause = _INPUT_FIRST_S if blocked else min(self._input_pause * 2, _INPUT_MOST_S)
         self.loop.after(self._input_pause if not self.waiting else 0.25, self._look_for_input)
 
     def reads_input(self) -> bool:

@@ -158,6 +158,9 @@ class Requests:
         if stdin.closed:
             connection.reply(ok=True, fate="closed")
             return
+        if data and stdin.full:
+            connection.reply(ok=False, error="busy", message="the program has not read so far yet")
+            return
         awaited = keeper.waiting == "input" or keeper.reads_input()
         if not keeper.interactive:
             keeper.interactive = True

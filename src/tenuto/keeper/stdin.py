@@ -11,6 +11,7 @@ from collections import deque
 from tenuto.keeper import procfs
 
 _CHUNK = 64 * 1024
+_MOST = 8 * 1024 * 1024
 _END_KEY = b"\x04"
 
 
@@ -44,6 +45,11 @@ class Stdin:
         except OSError:
             return queued
         return queued + count[0]
+
+    @property
+    def full(self) -> bool:
+        """So much is queued already that more should wait at its sender."""
+        return sum(map(len, self._queue)) >= _MOST
 
     @property
     def blocked(self) -> bool:
