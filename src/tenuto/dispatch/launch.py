@@ -49,17 +49,19 @@ class ZygoteLauncher:
 
     def launch(self, job: bytes, tape_fd: int, dir_fd: int) -> socket.socket:
         """Hand the job over; only a zygote that never took it is replaced and asked again."""
-        for _ in range(2):
-            if self._jobs is None:
-                break
-            try:
-                return hand_over(self._jobs, job, tape_fd, dir_fd)
-            except ConnectionError:
-                self.renew()
+        with self._lock:  # nobody may renew the socket while it is in use
+            for _ in range(2):
+                if self._jobs is None:
+                    break
+                try:
+                    return hand_over(self._jobs, job, tape_fd, dir_fd)
+                except ConnectionError:
+                    self._start()
         raise EngineFault("no keeper can be started", "see what is wrong with: tenuto doctor")
 
     def close(self) -> None:
         """End the zygote; its keepers go on."""
-        if self._jobs is not None:
-            self._jobs.close()
-            self._jobs = None
+        with self._lock:
+            if self._jobs is not None:
+                self._jobs.close()
+                self._jobs = None
