@@ -99,6 +99,13 @@ async def ended(engine: Engine, execution_id: str) -> Snapshot:
             pass
 
 
+async def begun(engine: Engine, execution_id: str) -> None:
+    """Wait until its process exists."""
+    async with asyncio.timeout(PATIENCE):
+        while (await engine.wait(execution_id, 0.02)).started_ns is None:
+            pass
+
+
 async def word(engine: Engine, execution_id: str, pattern: str) -> str:
     """Follow until the program has said something (a text or /regex/); return what matched."""
     plain = pattern.strip("/") if pattern.startswith("/") else re.escape(pattern)
