@@ -101,8 +101,8 @@ def _lines(found: Sequence[Snapshot], console: Console) -> list[str]:
 
 
 def _row(one: Snapshot) -> tuple[str, ...]:
-    lines = str(one.output_lines) if one.running else "-"  # the index does not count them
-    return (short(one.id), state_of(one), brief_duration(one.duration_s), lines, one.title)
+    duration = brief_duration(one.duration_s)
+    return (short(one.id), state_of(one), duration, str(one.output_lines), one.title)
 
 
 def _watch(engine: BlockingEngine, args: argparse.Namespace, console: Console) -> int:

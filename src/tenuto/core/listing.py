@@ -22,6 +22,9 @@ class Row(msgspec.Struct, frozen=True):
     started_ns: int | None = None
     ended_ns: int | None = None
     starter: str = ""
+    size: int = 0
+    """Bytes of output; known once it has ended."""
+    lines: int = 0
     has_left: bool = False
     """It has ended, but processes of it are left: a keeper should be with them."""
     text: str = ""

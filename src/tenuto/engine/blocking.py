@@ -423,4 +423,6 @@ def from_row(row: Row) -> Snapshot:
         started_ns=row.started_ns,
         ended_ns=row.ended_ns,
         duration_s=max(0, end - begin) / 1e9,
+        output_bytes=row.size,
+        output_lines=row.lines,
     )

@@ -132,6 +132,8 @@ def row_of(execution: Execution, starter: str = "") -> Row:
         ended_ns=execution.ended_ns,
         starter=starter,
         has_left=bool(execution.left_behind),
+        size=ended.size if ended else 0,
+        lines=ended.lines if ended else 0,
     )
 
 
@@ -163,7 +165,9 @@ def starter_mark(pid: int) -> str:
 
 def _starter_lives(mark: str) -> bool:
     pid, _, _ = mark.partition(":")
-    return pid.isdecimal() and starter_mark(int(pid)) == mark
+    if not pid.isdecimal() or not procfs.start_time(int(pid)):
+        return False
+    return starter_mark(int(pid)) == mark
 
 
 def rows_from_folders(project: Project) -> list[Row]:

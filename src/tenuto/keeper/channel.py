@@ -94,13 +94,13 @@ class Channel:
         except (ValueError, TypeError, KeyError, RecursionError):
             return
         if kind == "value":
-            fields = {key: message[key] for key in ("json", "repr") if key in message}
+            fields: dict[str, Any] = {k: message[k] for k in ("json", "repr") if k in message}
             self._keeper.writer.event("value_returned", **fields)
         elif kind == "raised":
             self.raised = str(message.get("name", ""))[:200]
             text = self.raised_text = str(message.get("message", ""))[:4096]
             line_number = message.get("line")
-            fields: dict[str, object] = {"name": self.raised, "message": text}
+            fields = {"name": self.raised, "message": text}
             if isinstance(line_number, int):
                 fields["line"] = line_number
             self._keeper.writer.event("raised", **fields)

@@ -11,7 +11,7 @@ from tenuto.core.states import LIVE, State
 from tenuto.stores.database import Connection, Database
 from tenuto.stores.layout import Project
 
-_SCHEMA = 2
+_SCHEMA = 1
 _LIVE = ", ".join(f"'{state}'" for state in sorted(LIVE))
 _TEXT_MOST = 2000
 
@@ -20,7 +20,8 @@ CREATE TABLE executions (
   row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, state TEXT NOT NULL,
   reason TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '', parent TEXT, exit_code INTEGER,
   is_async INTEGER NOT NULL DEFAULT 0, created_ns INTEGER NOT NULL, started_ns INTEGER,
-  ended_ns INTEGER, starter TEXT NOT NULL DEFAULT '', has_left INTEGER NOT NULL DEFAULT 0,
+  ended_ns INTEGER, starter TEXT NOT NULL DEFAULT '', has_left INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL DEFAULT 0,
+  lines INTEGER NOT NULL DEFAULT 0,
   text TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX executions_by_state ON executions (state, id);
@@ -41,7 +42,7 @@ END;
 """
 _COLUMNS = (
     "id, kind, state, reason, title, parent, exit_code, is_async, created_ns, started_ns, ended_ns, "
-    "starter, has_left"
+    "starter, has_left, size, lines"
 )
 
 
@@ -63,7 +64,7 @@ class Index:
         values = (
             row.id, row.kind, str(row.state), row.reason, row.title, row.parent, row.exit_code,
             int(row.is_async), row.created_ns, row.started_ns, row.ended_ns, row.starter,
-            int(row.has_left), text[:_TEXT_MOST],
+            int(row.has_left), row.size, row.lines, text[:_TEXT_MOST],
         )  # fmt: skip
         marks = ", ".join("?" * len(values))
         db.execute(f"INSERT INTO executions ({_COLUMNS}, text) VALUES ({marks})", values)
@@ -72,13 +73,13 @@ class Index:
         """Bring a row to what its tape says; an ended one changes only by a resume."""
         values = (
             str(row.state), row.reason, row.exit_code, int(row.is_async), row.started_ns,
-            row.ended_ns, int(row.has_left), row.id,
+            row.ended_ns, int(row.has_left), row.size, row.lines, row.id,
         )  # fmt: skip
         self._database.use(
             lambda db: db.execute(
                 "UPDATE executions SET state = ?, reason = ?, exit_code = ?, "
-                "is_async = max(is_async, ?), started_ns = ?, ended_ns = ?, has_left = ? "
-                "WHERE id = ?",
+                "is_async = max(is_async, ?), started_ns = ?, ended_ns = ?, has_left = ?, "
+                "size = ?, lines = ? WHERE id = ?",
                 values,
             )
         )
@@ -227,6 +228,8 @@ def _row(values: Sequence[Any]) -> Row:
         ended_ns=values[10],
         starter=values[11],
         has_left=bool(values[12]),
+        size=values[13],
+        lines=values[14],
     )
 
 

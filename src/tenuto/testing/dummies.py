@@ -36,6 +36,8 @@ class MemoryStore:
                 started_ns=row.started_ns,
                 ended_ns=row.ended_ns,
                 has_left=row.has_left,
+                size=row.size,
+                lines=row.lines,
             )
             self._rows[row.id] = (settled, text)
 
