@@ -252,12 +252,16 @@ def test_a_file_in_place_of_the_link_is_left_alone(place, environ):
 
 
 @pytest.mark.promise("X16")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_home_of_another_user_is_refused_and_left_alone(place, environ):
     home = place / ".tenuto"
     home.mkdir()
     os.chmod(home, 0o755)
-    os.chown(home, 12345, 12345)
+    try:
+        os.chown(home, 12345, 12345)
+    except PermissionError:
+        if os.environ.get("TENUTO_TEST_REQUIRE_ALL"):
+            raise
+        pytest.skip("only root can give a folder away")
     with pytest.raises(EngineFault, match="belongs to another user"):
         make_home(find_project(str(place), environ))
     assert os.listdir(home) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 from tenuto.core.errors import InvalidInput
 from tenuto.core.execution import Chunk
@@ -39,7 +40,9 @@ def _pattern(wanted: str) -> tuple[re.Pattern[bytes], int]:
     """Return what to search for, and how much of what was seen may be the beginning of it."""
     if len(wanted) > 2 and wanted[0] == wanted[-1] == "/":
         try:
-            return re.compile(wanted[1:-1].encode()), _LOOK_BACK
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of what may change its meaning
+                return re.compile(wanted[1:-1].encode()), _LOOK_BACK
         except UnicodeEncodeError:
             raise
         except (re.error, ValueError, OverflowError, RecursionError) as error:

@@ -21,8 +21,8 @@ def find_base() -> str:
             own = next(line[3:].strip() for line in file if line.startswith("0::"))
     except (OSError, StopIteration):
         return ""
-    above, _, _ = own.partition(f"/{_GROUP}/")  # an execution inside another stands beside it
-    base = os.path.join(mount, above.strip("/").removesuffix(_GROUP).strip("/"), _GROUP)
+    above, _, _ = f"{own}/".partition(f"/{_GROUP}/")  # an execution inside another stands beside it
+    base = os.path.join(mount, above.strip("/"), _GROUP)
     try:
         os.makedirs(base, mode=0o755, exist_ok=True)
         with open(os.path.join(base, "cgroup.kill"), "wb"):
