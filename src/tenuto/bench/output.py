@@ -43,8 +43,9 @@ async def _volume(megabytes: int, rounds: int) -> list[Row]:
             for number in range(rounds):
                 floor.append(megabytes / _bare(producer, place.folder))
                 execution_id = await engine.start(command=["sh", "-c", producer])
-                keeper_peak = max(keeper_peak, await _peak_of_keeper(place))
-                ours.append(megabytes / await _recorded(engine, execution_id))
+                took, peak = await _to_its_end(place, engine, execution_id)
+                ours.append(megabytes / took)
+                keeper_peak = max(keeper_peak, peak)
                 if number == rounds - 1:
                     readings["logs"] = await _read(place, execution_id, "logs")
                     readings["follow"] = await _read(place, execution_id, "follow")
@@ -82,20 +83,14 @@ def _bare(producer: str, folder: str) -> float:
     return took
 
 
-async def _recorded(engine: Engine, execution_id: str) -> float:
-    """Return the seconds from its beginning to its end, by the tape: nobody needs to watch it."""
-    snapshot = await engine.show(execution_id)
-    assert snapshot.ended_ns is not None
-    return (snapshot.ended_ns - snapshot.created_ns) / 1e9
-
-
-async def _peak_of_keeper(place: Place) -> int:
-    """Return the most memory that the keeper ever held; asked until it is gone."""
+async def _to_its_end(place: Place, engine: Engine, execution_id: str) -> tuple[float, int]:
+    """Return its seconds by the tape (nobody needs to read along) and its keeper's most memory."""
     peak = 0
-    while keepers := place.processes("tenuto-keeper"):
-        peak = max(peak, *(memory(pid, "status", "VmHWM") for pid in keepers))
+    while not (snapshot := await engine.show(execution_id)).done:
+        for pid in place.processes("tenuto-keeper"):
+            peak = max(peak, memory(pid, "status", "VmHWM"))
         await asyncio.sleep(0.1)
-    return peak
+    return ((snapshot.ended_ns or 0) - snapshot.created_ns) / 1e9, peak
 
 
 async def _read(place: Place, execution_id: str, how: str) -> dict[str, Any]:

@@ -55,9 +55,8 @@ async def _make_tape(place: Place, megabytes: int) -> str:
     lines = f"yes {_LINE} | head -n {megabytes * 1_000_000 // 136}; sleep 0.05; echo the end"
     async with place.engine() as engine:
         execution_id = await engine.start(command=["sh", "-c", lines])
-        while place.processes("tenuto-keeper"):
+        while not (snapshot := await engine.show(execution_id)).done:
             await asyncio.sleep(0.05)
-        snapshot = await engine.show(execution_id)
         snapshot.raise_for_state()
     return execution_id
 
@@ -83,15 +82,15 @@ def _tape_rows(engine: BlockingEngine, small: str, large: str, rounds: int) -> I
 
     verbs = {
         f"tail {_TAIL}": tail,
-        "since, near the end": since,
-        "since, in the middle": in_the_middle,
-        "after, in the middle": after,
+        "since near its end": since,
+        "since its middle": in_the_middle,
+        "after its middle": after,
     }
     for name, read in verbs.items():
         wrong += not (read(small) and read(large))
         floor = _milliseconds(rounds, lambda _, read=read: read(small))
         ours = _milliseconds(rounds, lambda _, read=read: read(large))
-        yield at_most(f"{name}: large tape beside a small one", ours, 2, floor=floor)
+        yield at_most(f"large beside small tape: {name}", ours, 2, floor=floor)
     size = os.stat(os.path.join(engine.project.folder(large), "tape")).st_size
     yield none_of("  wrong answers", wrong, "reads", f"the large tape has {size / 1e6:.0f} MB")
 
