@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import time
+from collections import deque
 
 from tenuto.keeper import control, sweep, verdict
 
@@ -29,6 +30,7 @@ class Requests:
         self._keeper = keeper
         self._connections: set[control.Connection] = set()
         self._killers: list[control.Connection] = []
+        self._later: deque[tuple[control.Connection, dict[str, object]]] = deque()
         self._kill_since = 0.0
 
     def open(self, dir_fd: int, starter: socket.socket) -> None:
@@ -66,6 +68,8 @@ class Requests:
     def close(self) -> None:
         """Send what is left to send and let everyone go: they see the end of file."""
         self.answer_killers([])  # nothing is finished before the last process is dead
+        while self._later:  # and everything is on the tape by now
+            self._reply_next()
         self._server.close()
         for connection in self._connections:
             connection.flush()
@@ -106,14 +110,16 @@ class Requests:
                 ok=False, error="bad_input", message=f"{type(error).__name__}: {error}"
             )
 
-    def _reply_later(self, connection: control.Connection, **fields: str) -> None:
+    def _reply_later(self, connection: control.Connection, **fields: object) -> None:
         """Answer once what was asked for stands on the tape."""
+        self._later.append((connection, fields))
+        self._keeper.writer.then(self._reply_next)
 
-        def reply() -> None:
+    def _reply_next(self) -> None:
+        if self._later:
+            connection, fields = self._later.popleft()
             if connection in self._connections:
                 connection.reply(ok=True, **fields)
-
-        self._keeper.writer.then(reply)
 
     # Operations
 
@@ -213,15 +219,19 @@ class Requests:
             return
         if not alive and keeper.ended:
             for connection in self._killers:
-                connection.reply(ok=True, dead=True)
-            self._killers.clear()
+                self._reply_later(connection, dead=True)
+            self._forget_killers()
         elif time.monotonic() - self._kill_since > _KILL_PATIENCE_S:
             for connection in self._killers:
                 text = f"still alive after SIGKILL: {alive}"
                 connection.reply(ok=False, error="unkillable", message=text, pids=alive)
-            self._killers.clear()
+            self._forget_killers()
         elif not alive:
             keeper.loop.after(0.001, lambda: self.answer_killers([]))
+
+    def _forget_killers(self) -> None:
+        self._killers.clear()
+        self._kill_since = 0.0
 
     def _do_interrupt(self, connection: control.Connection, message: dict[str, Any]) -> None:
         if self._keeper.ended:
