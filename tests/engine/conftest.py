@@ -1,22 +1,24 @@
-"""A real engine on a project of its own; whatever it started is gone, and whole, afterwards."""
+"""A real engine on a project of its own; whatever was started is gone, and whole, afterwards."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-
 from engine_help import assert_nothing_left, project_of
-from tenuto import Engine, NotRunning
+
+from tenuto import Engine, NotRunning, Settings
+from tenuto.dispatch.fresh import FreshLauncher
+from tenuto.engine.blocking import BlockingEngine
 from tenuto.stores.layout import Project
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty project folder as the current one, with state and settings under tmp_path."""
     place = tmp_path / "project"
     place.mkdir()
@@ -29,25 +31,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     beside = os.path.dirname(sys.executable)
     monkeypatch.setenv("PATH", beside + os.pathsep + os.environ.get("PATH", os.defpath))
     monkeypatch.chdir(place)
-    return place
+    yield place
+    project = project_of(place)
+    end_everything(project)
+    assert_nothing_left(project)
 
 
-async def end_everything(engine: Engine) -> None:
+def end_everything(project: Project) -> None:
     """Kill what runs, and what executions that have ended left behind."""
-    for snapshot in await engine.list(most=None):
-        if snapshot.running or (await engine.show(snapshot.id)).left_behind:
-            try:
-                await engine.kill(snapshot.id)
-            except NotRunning:
-                continue
+    if not os.path.isdir(project.home):
+        return
+    engine = BlockingEngine(project, Settings(), FreshLauncher())
+    try:
+        for execution_id in project.all_ids():
+            snapshot = engine.show(execution_id)
+            if snapshot.running or snapshot.left_behind:
+                try:
+                    engine.kill(execution_id)
+                except NotRunning:
+                    continue
+    finally:
+        engine.close()
 
 
 @pytest_asyncio.fixture
 async def engine(folder: Path) -> AsyncIterator[Engine]:
     async with Engine(str(folder)) as engine:
         yield engine
-        await end_everything(engine)
-    assert_nothing_left(project_of(folder))
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-
-import tenuto
 from engine_help import (
     PATIENCE,
     alive,
@@ -31,6 +29,8 @@ from engine_help import (
     require_root,
     word,
 )
+
+import tenuto
 from tenuto import Engine, ExecutionFailed, InvalidInput, NotRunning, Settings, Snapshot, State
 from tenuto.engine.documents import event_documents, export_documents
 from tenuto.keeper import procfs
@@ -38,7 +38,7 @@ from tenuto.stores.layout import Project
 
 pytestmark = pytest.mark.asyncio
 
-CHAT = "echo hello; while read line; do echo \"heard $line\"; done; exit 7"
+CHAT = 'echo hello; while read line; do echo "heard $line"; done; exit 7'
 
 # Work outlives the engine that started it
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-
 from engine_help import (
     PATIENCE,
     cursor,
@@ -17,6 +16,7 @@ from engine_help import (
     require_program,
     word,
 )
+
 from tenuto import Engine, InvalidInput, NotRunning, State, WaitingFor
 from tenuto.stores.layout import Project
 
@@ -260,7 +260,7 @@ async def test_a_terminal_on_request_with_a_size_that_can_change(engine: Engine)
 
 @pytest.mark.promise("X7")
 async def test_what_is_typed_is_not_output_and_lines_end_as_written(engine: Engine) -> None:
-    running = await engine.start("read x; echo \"<$x>\"", language="bash", pty=True)
+    running = await engine.start('read x; echo "<$x>"', language="bash", pty=True)
     await asked(engine, running)
     await engine.send(running, "secret")
     await ended(engine, running)

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from engine_help import (
     PATIENCE,
     alive,
@@ -23,6 +22,7 @@ from engine_help import (
     output,
     word,
 )
+
 from tenuto import Engine, InvalidInput, NotRunning, State
 from tenuto.keeper import procfs
 from tenuto.stores.layout import Project
@@ -69,7 +69,10 @@ async def test_kill_ends_the_whole_tree_before_it_answers(engine: Engine, tree: 
 @pytest.mark.promise("X8")
 @pytest.mark.parametrize("quiet", ["", QUIET], ids=["holds the pipes", "let go of everything"])
 async def test_kill_finds_a_daemon_without_environment(engine: Engine, quiet: str) -> None:
-    code = f"import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', '''{DAEMON % quiet}'''])\ntime.sleep(1000)"
+    daemon_code = DAEMON % quiet
+    code = f"""import subprocess, sys, time
+subprocess.run([sys.executable, '-c', {daemon_code!r}])
+time.sleep(1000)"""
     running = await engine.start(code, language="python")
     daemon = await number_after(engine, running, "daemon")
     assert alive(daemon)

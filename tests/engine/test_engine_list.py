@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-
 from engine_help import PATIENCE, ended, project_of, word
+
 from tenuto import (
     AmbiguousId,
     Engine,
@@ -95,9 +95,7 @@ async def test_an_ambiguous_prefix_names_the_candidates(engine: Engine) -> None:
 
 @pytest.mark.promise("X9")
 @pytest.mark.parametrize("verb", ["show", "wait", "logs", "kill", "interrupt", "clear", "send"])
-async def test_an_unknown_id_is_refused_and_the_nearest_is_named(
-    engine: Engine, verb: str
-) -> None:
+async def test_an_unknown_id_is_refused_and_the_nearest_is_named(engine: Engine, verb: str) -> None:
     done = await engine.run(command=["true"], title="the only one")
     wrong = done.id[:-1] + ("0" if done.id[-1] != "0" else "1")
     arguments = ["text"] if verb == "send" else []

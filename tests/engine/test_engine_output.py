@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-
 from engine_help import PATIENCE, cursor, ended, events_of, folded, joined, output, word
+
 from tenuto import Engine, Limits, State, WaitingFor
 from tenuto.core.quantities import iso
 from tenuto.stores.layout import Project
@@ -58,9 +58,7 @@ async def test_a_program_that_prints_frames_forges_nothing(
     engine: Engine, project: Project
 ) -> None:
     """The program copies its own tape to its output: real frames with the real magic."""
-    running = await engine.start(
-        "echo before; read path; cat $path; echo after", language="bash"
-    )
+    running = await engine.start("echo before; read path; cat $path; echo after", language="bash")
     await engine.wait(running, PATIENCE)
     tape = Path(project.folder(running)) / "tape"
     size = tape.stat().st_size
@@ -150,9 +148,7 @@ async def test_logs_go_on_after_any_cursor(engine: Engine) -> None:
 
 @pytest.mark.promise("X6")
 async def test_logs_since_a_time(engine: Engine) -> None:
-    snapshot = await engine.run(
-        "for n in 1 2 3 4; do echo $n; sleep 0.03; done", language="bash"
-    )
+    snapshot = await engine.run("for n in 1 2 3 4; do echo $n; sleep 0.03; done", language="bash")
     chunks = await engine.logs(snapshot.id)
     assert len(chunks) == 4
     middle = iso(chunks[1].time_ns + 1_000_000)  # ISO times have microseconds
@@ -175,9 +171,7 @@ async def test_logs_give_the_last_lines(engine: Engine) -> None:
 async def test_clear_drops_output_keeps_sequence_numbers_and_says_so(
     engine: Engine, project: Project
 ) -> None:
-    running = await engine.start(
-        "echo secret $((6 * 7)); read x; echo later", language="bash"
-    )
+    running = await engine.start("echo secret $((6 * 7)); read x; echo later", language="bash")
     before = await engine.wait(running, PATIENCE)
     assert before.output == "secret 42\n"
     await engine.clear(running)

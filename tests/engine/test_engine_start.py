@@ -9,9 +9,9 @@ import uuid
 from pathlib import Path
 
 import pytest
-
 from engine_help import (
     PATIENCE,
+    await_death,
     ended,
     events_of,
     folded,
@@ -20,10 +20,12 @@ from engine_help import (
     tape_events,
     word,
 )
+
 from tenuto import Engine, EngineFault, InvalidInput, Snapshot, State
 from tenuto.core.states import may_move
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.settings import Settings
+from tenuto.engine.work import Options
 from tenuto.stores.layout import Project
 
 pytestmark = pytest.mark.asyncio
@@ -79,18 +81,12 @@ async def test_the_id_and_the_spec_are_recorded_even_if_no_keeper_can_be_had(
     blocking = BlockingEngine(project, Settings(), Broken())  # type: ignore[arg-type]
     try:
         with pytest.raises(EngineFault, match="no keeper today"):
-            blocking.start(blocking.code("print(1)", "python", _options()))
+            blocking.start(blocking.code("print(1)", "python", Options()))
         (row,) = blocking.list()
         assert row.state is State.FAILED
     finally:
         blocking.close()
     assert [event["type"] for event in tape_events(project, row.id)] == ["created", "ended"]
-
-
-def _options():  # noqa: ANN202
-    from tenuto.engine.work import Options
-
-    return Options()
 
 
 @pytest.mark.promise("X1")
@@ -199,7 +195,7 @@ async def test_the_normal_end_of_the_outer_leaves_the_inner_alone(engine: Engine
 async def test_kill_reaches_three_levels_deep(engine: Engine) -> None:
     deepest = NESTED % "await asyncio.sleep(1000)"
     middle = f"await engine.start({deepest!r}, language='python'); await asyncio.sleep(1000)"
-    outer, inner = await _nested(engine, middle)
+    outer, _ = await _nested(engine, middle)
     while len(live := await engine.list(running=True)) < 4:
         middle_id = next((one.id for one in live if one.kind == "code" and one.id != outer), None)
         if middle_id:
@@ -219,9 +215,7 @@ async def test_nothing_has_a_deadline_by_itself(engine: Engine, project: Project
 
 
 @pytest.mark.promise("X4")
-@pytest.mark.parametrize(
-    "bound", [{"deadline": 0.5}, {"idle": 0.5}], ids=["deadline", "idle"]
-)
+@pytest.mark.parametrize("bound", [{"deadline": 0.5}, {"idle": 0.5}], ids=["deadline", "idle"])
 async def test_a_deadline_that_was_asked_for_fails_visibly_and_keeps_the_output(
     engine: Engine, project: Project, bound: dict[str, float]
 ) -> None:
@@ -239,8 +233,6 @@ async def test_a_deadline_ends_daemons_too(engine: Engine) -> None:
     snapshot = await engine.run(code, language="bash", deadline=0.5)
     assert snapshot.reason == "deadline"
     pid = int(snapshot.output.split("=")[1])
-    from engine_help import await_death
-
     assert await_death(pid)
 
 

@@ -6,8 +6,8 @@ import itertools
 import time
 
 import pytest
-
 from engine_help import PATIENCE, cursor, ended, events_of, joined, word
+
 from tenuto import Chunk, Engine, InvalidInput, Settings, State, WaitingFor
 from tenuto.stores.layout import Project
 
@@ -205,9 +205,7 @@ async def test_a_text_that_never_comes_ends_with_the_execution(engine: Engine) -
 
 @pytest.mark.promise("X6")
 async def test_a_text_is_waited_for_after_the_cursor_only(engine: Engine) -> None:
-    running = await engine.start(
-        "while read x; do echo pong $x; done", language="bash"
-    )
+    running = await engine.start("while read x; do echo pong $x; done", language="bash")
     await engine.wait(running, PATIENCE)
     await engine.send(running, "1")
     first = await engine.wait(running, PATIENCE, until="/pong .\n/")
@@ -216,9 +214,7 @@ async def test_a_text_is_waited_for_after_the_cursor_only(engine: Engine) -> Non
     await engine.send(running, "2")
     second = first
     while second.matched is None or second is first:
-        second = await engine.wait(
-            running, PATIENCE, until="/pong .\n/", after=cursor(first)
-        )
+        second = await engine.wait(running, PATIENCE, until="/pong .\n/", after=cursor(first))
     assert (first.matched, second.matched) == ("pong 1\n", "pong 2\n")
     assert second.damaged == 0
 
