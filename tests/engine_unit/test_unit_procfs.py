@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     running: list[subprocess.Popen[bytes]] = []
 
     def begin(*argv: str, **options: Any) -> subprocess.Popen[bytes]:
-        running.append(subprocess.Popen(argv, start_new_session=True, **options))
-        return running[-1]
+        process: Any = subprocess.Popen(argv, start_new_session=True, **options)
+        running.append(process)
+        return process
 
     yield begin
     for process in running:
@@ -79,7 +81,9 @@ def test_descendants_are_found_both_ways_alike(start):
 def test_the_mark_is_the_whole_value_and_nothing_less(start):
     environ = {procfs.MARK: "abc", "OTHER": f"{procfs.MARK}=xyz"}
     child = start("/bin/sleep", "600", env=environ)
-    assert procfs.carries_mark(child.pid, "abc")
+    limit = time.monotonic() + 20
+    while not procfs.carries_mark(child.pid, "abc"):  # the kernel shows it a moment after exec
+        assert time.monotonic() < limit
     for other in ("ab", "abcd", "", "xyz"):
         assert not procfs.carries_mark(child.pid, other)
 

@@ -38,8 +38,9 @@ def start() -> Iterator[Start]:
 
     def begin(*argv: str, mark: str = "", **options: Any) -> subprocess.Popen[bytes]:
         environ = {**os.environ, procfs.MARK: mark}
-        running.append(subprocess.Popen(argv or ("sleep", "600"), env=environ, **options))
-        return running[-1]
+        process: Any = subprocess.Popen(argv or ("sleep", "600"), env=environ, **options)
+        running.append(process)
+        return process
 
     yield begin
     for process in running:
