@@ -1,7 +1,7 @@
 """What can stand on a tape besides output: events, in the past tense, as JSON with a `type`.
 
 The keeper writes them as plain dictionaries (it imports nothing of ours); the shapes here are the
-contract, and `tests/test_events.py` holds the keeper to it. Unknown fields and unknown types are
+contract, and `tests/core/test_events.py` holds the keeper to it. Unknown fields and unknown types are
 kept out of the way, not refused: an older reader must still read a newer keeper's tape.
 """
 
