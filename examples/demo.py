@@ -71,11 +71,20 @@ def handed_over() -> str:
 def survived() -> None:
     """Kill -9 the process that started the work; the work does not care."""
     scene("2. Whoever started it may die: kill -9 of the starter loses no byte and no process.")
-    command = [*tenuto(), "run", "--title", "started by a process that is dead", "--", "sleep", "600"]
+    command = [
+        *tenuto(),
+        "run",
+        "--title",
+        "started by a process that is dead",
+        "--",
+        "sleep",
+        "600",
+    ]
     starter = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while "dead" not in subprocess.run(
-        [*tenuto(), "ps"], capture_output=True, text=True, check=True
-    ).stdout:
+    while (
+        "dead"
+        not in subprocess.run([*tenuto(), "ps"], capture_output=True, text=True, check=True).stdout
+    ):
         pass
     os.kill(starter.pid, signal.SIGKILL)
     starter.wait()

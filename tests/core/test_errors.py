@@ -13,7 +13,6 @@ CODES = {  # stable: programs compare them
     "TenutoError": "error",
     "InvalidInput": "bad_input",
     "InterpreterMissing": "interpreter_missing",
-    "IllegalMove": "illegal_move",
     "UnknownExecution": "unknown_id",
     "AmbiguousId": "ambiguous_id",
     "NotOwned": "not_owned",

@@ -90,7 +90,7 @@ def test_little_is_kept_however_much_is_printed():
 
 @pytest.mark.parametrize(
     "wanted",
-    ["", "/(/", "/[/", "/(?u)x/", "/x{99999999999999999999}/", "/*/", "\ud800", "/\ud800/"],
+    ["", "/(/", "/[/", "/x{99999999999999999999}/", "/*/", "\ud800", "/\ud800/"],
 )
 def test_what_cannot_be_waited_for_is_invalid_input(wanted):
     with pytest.raises(InvalidInput):

@@ -2,8 +2,7 @@
 
 TenutoError
 ├── InvalidInput            bad_input            a value that can never work
-│   ├── InterpreterMissing  interpreter_missing  the language's program is not installed
-│   └── IllegalMove         illegal_move         a transition the states do not allow
+│   └── InterpreterMissing  interpreter_missing  the language's program is not installed
 ├── UnknownExecution        unknown_id           no such execution in this project
 │   ├── AmbiguousId         ambiguous_id         a prefix that fits several
 │   └── NotOwned            not_owned            it exists, in another project
@@ -45,12 +44,6 @@ class InterpreterMissing(InvalidInput):
     """The program that runs this language is not installed."""
 
     code = "interpreter_missing"
-
-
-class IllegalMove(InvalidInput):
-    """A transition that the states do not allow."""
-
-    code = "illegal_move"
 
 
 class UnknownExecution(TenutoError):

@@ -9,7 +9,7 @@ import msgspec
 from tenuto.core import events as ev
 from tenuto.core.errors import ExecutionFailed
 from tenuto.core.specs import Spec
-from tenuto.core.states import ENDED, LIVE, State, WaitingFor
+from tenuto.core.states import ENDED, LIVE, State, WaitingFor, may_move
 
 StreamName = Literal["out", "err"]
 
@@ -143,30 +143,26 @@ class Execution:
                     self.is_async = spec.detached
                     self.transitions.append(Transition(State.QUEUED, time_ns))
             case ev.Started():
-                if self.state is State.QUEUED:
+                if self.state is State.QUEUED and self._moves(State.RUNNING, time_ns):
                     self.started, self.started_ns = event, time_ns
-                    self._move(State.RUNNING, time_ns)
             case ev.Waited(on=on, detail=detail):
-                if self.state in (State.RUNNING, State.WAITING):
-                    self._move(State.WAITING, time_ns, detail or str(on))
+                if self._moves(State.WAITING, time_ns, detail or str(on)):
                     self.waiting_for = on
             case ev.Continued():
                 if self.state is State.WAITING:
-                    self._move(State.RUNNING, time_ns)
+                    self._moves(State.RUNNING, time_ns)
             case ev.Ended(state=state, reason=reason):
-                if self.state in LIVE and state in ENDED:
+                if state in ENDED and self._moves(state, time_ns, reason):
                     self.ended, self.ended_ns = event, time_ns
                     self.left_behind = event.left
-                    self._move(state, time_ns, reason)
             case ev.Lost(reason=reason):
-                if self.state in LIVE:
+                if self._moves(State.LOST, time_ns, reason):
                     self.lost, self.ended_ns = event, time_ns
-                    self._move(State.LOST, time_ns, reason)
             case ev.Resumed():
-                if self.state in (State.INTERRUPTED, State.LOST):
-                    self.ended = self.lost = self.value = self.raised = None
+                if self._moves(State.QUEUED, time_ns, "resumed"):
+                    self.started = self.ended = self.lost = self.value = self.raised = None
                     self.started_ns = self.ended_ns = None
-                    self._move(State.QUEUED, time_ns, "resumed")
+                    self.left_behind = ()
             case _:
                 self._note(event)
 
@@ -187,10 +183,14 @@ class Execution:
             case _:
                 pass
 
-    def _move(self, state: State, time_ns: int, reason: str = "") -> None:
+    def _moves(self, state: State, time_ns: int, reason: str = "") -> bool:
+        """Go to a state if that move is legal, and tell whether it was."""
+        if not may_move(self.state, state):
+            return False
         self.state = state
         self.waiting_for = None
         self.transitions.append(Transition(state, time_ns, reason))
+        return True
 
     @property
     def live(self) -> bool:

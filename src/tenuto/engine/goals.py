@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import warnings
 
 from tenuto.core.errors import InvalidInput
 from tenuto.core.execution import Chunk
+from tenuto.core.specs import check_text
 from tenuto.engine.watch import Watch, as_chunk, is_output
 from tenuto.keeper.frames import Frame
 
@@ -20,35 +22,34 @@ class Until:
         """Take the text; slashes around it make it a regular expression."""
         if not wanted:
             raise InvalidInput("there is no text to wait for", "write a text or /a regex/")
-        try:
-            self._pattern, self._look_back = _pattern(wanted)
-        except UnicodeEncodeError:
-            raise InvalidInput(f"{wanted!r} is not valid text", "pass valid UTF-8") from None
-        self._tails: dict[int, bytes] = {}
+        check_text("the text to wait for", wanted)
+        self._pattern, self._look_back = _pattern(wanted)
+        self._decoders: dict[int, codecs.IncrementalDecoder] = {}
+        self._tails: dict[int, str] = {}
 
     def match(self, frame: Frame) -> str | None:
         """Return what matched once this frame is seen, else None."""
-        text = self._tails.get(frame.stream, b"") + frame.body
+        stream = frame.stream
+        if stream not in self._decoders:
+            self._decoders[stream] = codecs.getincrementaldecoder("utf-8")("replace")
+        text = self._tails.get(stream, "") + self._decoders[stream].decode(frame.body)
         found = self._pattern.search(text)
         if found is not None:
-            return found.group().decode("utf-8", "replace")
-        self._tails[frame.stream] = text[-self._look_back :] if self._look_back else b""
+            return found.group()
+        self._tails[stream] = text[-self._look_back :] if self._look_back else ""
         return None
 
 
-def _pattern(wanted: str) -> tuple[re.Pattern[bytes], int]:
+def _pattern(wanted: str) -> tuple[re.Pattern[str], int]:
     """Return what to search for, and how much of what was seen may be the beginning of it."""
     if len(wanted) > 2 and wanted[0] == wanted[-1] == "/":
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of what may change its meaning
-                return re.compile(wanted[1:-1].encode()), _LOOK_BACK
-        except UnicodeEncodeError:
-            raise
+                return re.compile(wanted[1:-1]), _LOOK_BACK
         except (re.error, ValueError, OverflowError, RecursionError) as error:
             raise InvalidInput(f"{wanted} is not a regular expression: {error}") from None
-    text = wanted.encode()
-    return re.compile(re.escape(text)), len(text) - 1
+    return re.compile(re.escape(wanted)), len(wanted) - 1
 
 
 class Waiting:

@@ -51,18 +51,23 @@ def send(pids: list[int], number: int) -> int:
 
 def sweep(execution_id: str, group: str, known: list[tuple[int, int]], patience_s: float) -> int:
     """End what a dead keeper left; return how many there were. Known are (pid, start time)."""
-    ended: set[int] = set()
+    met: set[tuple[int, int]] = set()
     limit = time.monotonic() + patience_s
     while True:
-        alive = set(members(execution_id, group))
-        alive.update(pid for pid, start in known if start and procfs.start_time(pid) == start)
+        found = {(pid, procfs.start_time(pid)) for pid in members(execution_id, group)}
+        # one that is dying has lost its mark already, but it is not dead
+        alive = {(pid, start) for pid, start in found | met | {*known} if _lives(pid, start)}
         if not alive or time.monotonic() > limit:
             break
-        ended |= alive
+        met |= alive
         if group:
             cgroup.kill(group)
-        send(sorted(alive), signal.SIGKILL)
+        send(sorted(pid for pid, _ in alive), signal.SIGKILL)
         time.sleep(_PAUSE_S)
     if group:
         cgroup.remove(group)
-    return len(ended)
+    return len(met)
+
+
+def _lives(pid: int, start: int) -> bool:
+    return start != 0 and procfs.start_time(pid) == start
