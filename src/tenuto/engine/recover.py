@@ -61,7 +61,10 @@ def settle(project: Project, execution_id: str) -> Execution | None:
     except OSError:  # no room, or no right, to write it down: true all the same
         return _lost_unwritten(execution)
     if pen is None:
-        return execution if _is_empty(folder) else _lost_unread(execution)
+        if _is_empty(folder) or is_kept(folder):
+            return execution  # just being made
+        execution = load(project, execution_id) or execution
+        return _lost_unread(execution) if execution.spec is None else execution
     try:
         execution = load(project, execution_id)
         if execution is not None and _needs_keeper(execution):
@@ -75,7 +78,7 @@ def settle(project: Project, execution_id: str) -> Execution | None:
 
 
 def _is_empty(folder: str) -> bool:
-    """Tell whether a tape was made and not yet locked or written: its starter is about to."""
+    """Tell whether a tape was made and not yet written: its starter is about to."""
     return os.stat(os.path.join(folder, TAPE)).st_size == 0
 
 

@@ -70,8 +70,11 @@ class Starter:
             with suppress(DiskFull):
                 self._index.forget([execution_id])
             raise as_error(error, "the execution cannot be recorded") from error
-        if _inode(self._project.index) != place and self._index.get(execution_id) is None:
-            self._index.add(row, text)  # made anew from the folders just before ours was there
+        if _inode(self._project.index) != place:  # made anew, perhaps just before our folder
+            if self._index.get(execution_id) is None:
+                self._index.add(row, text)
+            else:
+                self._index.settle(row)
         point("start-recorded")
         work = msgspec.structs.replace(work, spec=spec)
         return execution_id, self._hand_over(pen, execution_id, work)

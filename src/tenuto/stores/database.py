@@ -284,9 +284,11 @@ def _unlink(path: str) -> None:
 
 @contextmanager
 def _told() -> Generator[None]:
-    """Raise what SQLite cannot do as our own errors."""
+    """Raise what SQLite or the file system cannot do as our own errors."""
     try:
         yield
+    except OSError as error:
+        raise as_error(error, "the index cannot be made") from error
     except (apsw.FullError, apsw.IOError) as error:
         cause = OSError(errno.ENOSPC, str(error))
         raise as_error(cause, "the index cannot be written") from error

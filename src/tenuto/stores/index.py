@@ -20,8 +20,8 @@ CREATE TABLE executions (
   row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, state TEXT NOT NULL,
   reason TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '', parent TEXT, exit_code INTEGER,
   is_async INTEGER NOT NULL DEFAULT 0, created_ns INTEGER NOT NULL, started_ns INTEGER,
-  ended_ns INTEGER, starter TEXT NOT NULL DEFAULT '', has_left INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL DEFAULT 0,
-  lines INTEGER NOT NULL DEFAULT 0,
+  ended_ns INTEGER, starter TEXT NOT NULL DEFAULT '', has_left INTEGER NOT NULL DEFAULT 0,
+  size INTEGER NOT NULL DEFAULT 0, lines INTEGER NOT NULL DEFAULT 0,
   text TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX executions_by_state ON executions (state, id);
@@ -190,7 +190,9 @@ class Index:
             starting = [_row(values) for values in db.execute(sql, (str(State.QUEUED),))]
             db.script("DELETE FROM executions; DELETE FROM words; DELETE FROM counts")
             rows = {row.id: row for row in self._rows_from_folders()}
-            rows |= {row.id: row for row in starting if row.id not in rows}  # no folder yet
+            for row in starting:  # no folder yet, or nothing in it; listing finds out if it is lost
+                if row.id not in rows or rows[row.id].state is State.LOST:
+                    rows[row.id] = row
             for row in rows.values():
                 self._insert(db, row, row.text)
         return len(rows)
