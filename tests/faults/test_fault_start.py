@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -151,3 +152,17 @@ def test_an_index_made_anew_between_row_and_folder_knows_the_execution(world, mo
     with world.fresh() as other:
         assert [one.id for one in other.list()] == [execution_id, before]
         assert other.wait(execution_id, 20).state is State.SUCCEEDED
+
+
+@pytest.mark.promise("X9", "D5")
+def test_a_rebuild_before_the_tape_is_written_does_not_call_it_lost(world):
+    engine = world.engine()
+    mark = starter_mark(os.getpid())
+    execution_id = new_id()
+    engine.index.add(Row(execution_id, "command", State.QUEUED, created_ns=1, starter=mark))
+    os.makedirs(engine.project.folder(execution_id))
+    for _ in range(2):
+        assert engine.index.rebuild() == 1
+        assert [one.state for one in engine.list()] == [State.QUEUED]
+        Path(engine.project.folder(execution_id), "tape").touch()
+    engine.index.forget([execution_id])

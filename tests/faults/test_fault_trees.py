@@ -24,8 +24,9 @@ def words(world, way, *more):
     return [sys.executable, str(HERE / "starter.py"), way, json.dumps(programs), *more]
 
 
-def told(fd):
+def told(source):
     """Read what the starter says until it has started everything."""
+    fd = source if isinstance(source, int) else source.fileno()
     data = b""
     while b"started\n" not in data.replace(b"\r", b""):
         part = os.read(fd, 4096)
@@ -54,7 +55,7 @@ def in_a_shell(world, way):
 @WAYS
 def test_work_outlives_the_process_group_of_its_starter(world, way):
     with in_a_shell(world, way) as shell:
-        ids = told(shell.stdout.fileno())
+        ids = told(shell.stdout)
         os.killpg(shell.pid, signal.SIGKILL)
     whole(world, ids)
 
@@ -63,7 +64,7 @@ def test_work_outlives_the_process_group_of_its_starter(world, way):
 @WAYS
 def test_work_outlives_a_walk_through_its_starters_tree(world, way):
     with in_a_shell(world, way) as shell:
-        ids = told(shell.stdout.fileno())
+        ids = told(shell.stdout)
         os.kill(shell.pid, signal.SIGSTOP)
         victims = [shell.pid, *descends_from(shell.pid)]
         assert len(victims) >= 2
@@ -78,7 +79,7 @@ def test_work_outlives_a_walk_through_its_starters_tree(world, way):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_work_outlives_signals_to_the_group(world, way, number):
     with in_a_shell(world, way) as shell:
-        ids = told(shell.stdout.fileno())
+        ids = told(shell.stdout)
         os.killpg(shell.pid, number)
     whole(world, ids)
 

@@ -1,0 +1,1 @@
+"""A frozen keeper of an earlier release; see tests/frozen/freeze.py."""

@@ -1,0 +1,111 @@
+"""The child's line to the keeper: it takes what to run, and brings what only the child can tell.
+
+First the stem is told its program, and tells if that could not be started. For code, the language's
+runner inherits the line, takes the code, and tells value, exception and whether it reads its input.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tenuto.keeper.keeper import Keeper
+
+_MOST = 20 * 1024 * 1024
+
+
+class Channel:
+    """Sends the words, then takes messages; a program that writes nonsense here harms only itself."""
+
+    def __init__(self, sock: socket.socket, words: bytes, code: str | None, keeper: Keeper) -> None:
+        """Take our end, what the stem is to become, and the code for its runner."""
+        sock.setblocking(False)
+        self.reading = False
+        self.raised = self.raised_text = ""
+        self.exec_error: tuple[int, str] | None = None
+        self._sock = sock
+        self._keeper = keeper
+        out = struct.pack("<I", len(words)) + words
+        if code is not None:
+            body = code.encode("utf-8", "surrogatepass")
+            out += struct.pack("<I", len(body)) + body
+        self._out = memoryview(out)
+        self._in = bytearray()
+        self._open = True
+        keeper.loop.on(sock.fileno(), select.EPOLLIN | select.EPOLLOUT, self._ready)
+        self._send()
+
+    def _ready(self, mask: int) -> None:
+        if mask & select.EPOLLOUT:
+            self._send()
+        if mask & ~select.EPOLLOUT:
+            self._receive()
+
+    def _send(self) -> None:
+        try:
+            while self._out:
+                self._out = self._out[self._sock.send(self._out, socket.MSG_NOSIGNAL) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._out = self._out[:0]
+        if self._open:
+            self._keeper.loop.on(self._sock.fileno(), select.EPOLLIN, self._ready)
+
+    def _receive(self) -> bool:
+        try:
+            data = self._sock.recv(256 * 1024)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data or len(self._in) + len(data) > _MOST:
+            self._close()
+            return False
+        self._in += data
+        while (end := self._in.find(b"\n")) >= 0:
+            line = bytes(self._in[:end])
+            del self._in[: end + 1]
+            self._take(line)
+        return True
+
+    def drain(self) -> None:
+        """Take what was sent before the program ended."""
+        while self._open and self._receive():
+            pass
+
+    def _close(self) -> None:
+        if self._open:
+            self._open = False
+            self.reading = False
+            self._keeper.loop.off(self._sock.fileno())
+            self._sock.close()
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message: Any = json.loads(line)
+            kind = message["type"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return
+        if kind == "value":
+            fields: dict[str, Any] = {k: message[k] for k in ("json", "repr") if k in message}
+            self._keeper.writer.event("value_returned", **fields)
+        elif kind == "raised":
+            self.raised = str(message.get("name", ""))[:200]
+            text = self.raised_text = str(message.get("message", ""))[:4096]
+            line_number = message.get("line")
+            fields = {"name": self.raised, "message": text}
+            if isinstance(line_number, int):
+                fields["line"] = line_number
+            self._keeper.writer.event("raised", **fields)
+        elif kind == "exec_failed":
+            self.exec_error = (int(message.get("errno", 0)), str(message.get("text", ""))[:1000])
+        elif kind in ("reading", "read"):
+            self.reading = kind == "reading"
+            self._keeper.input_moved()

@@ -1,0 +1,132 @@
+"""The control socket: a length (u32, little endian) and a JSON object each way; protocol 1.
+
+A request is {"v": 1, "op": ...}; a reply is {"v": 1, "ok": true, ...} or {"ok": false, "error": ...}.
+After the reply to `watch` the keeper sends one byte for every append, and closes when it ends.
+Only our own user (and root) is served. Nothing that arrives here can stop the keeper.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PROTOCOL = 1
+MAX_MESSAGE = 8 * 1024 * 1024
+NAME = "control.sock"
+_LENGTH = struct.Struct("<I")
+_CREDENTIALS = struct.Struct("3i")
+
+
+class BadMessage(Exception):
+    """What arrived is not of the protocol."""
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """Return a message as it travels."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
+def socket_path(dir_fd: int) -> str:
+    """Return a path to the socket that is short enough wherever the folder stands."""
+    return f"/proc/self/fd/{dir_fd}/{NAME}"
+
+
+def listen(dir_fd: int) -> socket.socket:
+    """Bind the control socket in an execution's folder, replacing a dead keeper's."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        server.bind(socket_path(dir_fd))
+    except OSError:
+        os.unlink(NAME, dir_fd=dir_fd)
+        server.bind(socket_path(dir_fd))
+    server.listen(64)
+    server.setblocking(False)
+    return server
+
+
+def is_ours(connection: socket.socket) -> bool:
+    """Tell whether the peer runs as our user or as root."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(raw)
+    return uid in (os.geteuid(), 0)
+
+
+class Connection:
+    """One client: collects its bytes into messages, queues what it is sent."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Take an accepted connection."""
+        sock.setblocking(False)
+        self.sock = sock
+        self.watching = False
+        self._in = bytearray()
+        self._out = bytearray()
+
+    @property
+    def unsent(self) -> bool:
+        """Some of a reply waits for the client to read."""
+        return bool(self._out)
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """Return the whole messages that arrived, or None once the client is gone."""
+        try:
+            data = self.sock.recv(256 * 1024)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        if not data:
+            return None
+        self._in += data
+        messages: list[dict[str, Any]] = []
+        while len(self._in) >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(self._in)
+            if size > MAX_MESSAGE:
+                raise BadMessage(f"a message of {size} bytes: at most {MAX_MESSAGE}")
+            if len(self._in) < _LENGTH.size + size:
+                break
+            body = bytes(self._in[_LENGTH.size : _LENGTH.size + size])
+            del self._in[: _LENGTH.size + size]
+            messages.append(_parse(body))
+        return messages
+
+    def nudge(self) -> None:
+        """Make a client that watches look again."""
+        try:
+            self.sock.send(b"\n", socket.MSG_NOSIGNAL)
+        except OSError:
+            return  # full: it has bytes to wake up to; gone: the loop will notice
+
+    def reply(self, **fields: Any) -> None:
+        """Answer; what does not fit now goes out when the client reads."""
+        self._out += encode({"v": PROTOCOL, **fields})
+        self.flush()
+
+    def flush(self) -> bool:
+        """Send what is queued; False once the client is gone."""
+        try:
+            while self._out:
+                del self._out[: self.sock.send(self._out, socket.MSG_NOSIGNAL)]
+        except BlockingIOError:
+            return True
+        except OSError:
+            self._out.clear()
+            return False
+        return True
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadMessage("not JSON") from None
+    if not isinstance(message, dict) or not isinstance(message.get("op"), str):  # pyright: ignore
+        raise BadMessage("not an object with an 'op'")
+    return message  # pyright: ignore

@@ -1,0 +1,22 @@
+"""Labelled points at which a test can have this very process killed, as a crash would.
+
+TENUTO_FAULT names one label, with an optional `:n` for the n-th time it is passed. In normal use the
+variable is absent and a point costs one comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+_label, _, _times = os.environ.get("TENUTO_FAULT", "").partition(":")
+_left = int(_times) if _times.isdecimal() else 1
+
+
+def point(label: str) -> None:
+    """Die here if that was asked for."""
+    global _left  # noqa: PLW0603  a countdown for the whole process
+    if label == _label:
+        _left -= 1
+        if _left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,394 @@
+"""The keeper's loop: reads what the child writes, serves its clients, and writes the exit record."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+
+from tenuto.keeper import cgroup, control, linux, procfs, sweep, verdict
+from tenuto.keeper.channel import Channel
+from tenuto.keeper.child import Child
+from tenuto.keeper.faults import point
+from tenuto.keeper.loop import Loop
+from tenuto.keeper.requests import Requests
+from tenuto.keeper.writer import HIGH_WATER, LOW_WATER, TapeWriter
+
+TYPE_CHECKING = False  # as type checkers know it: importing typing would cost each keeper 10 ms
+if TYPE_CHECKING:
+    from typing import Any
+
+_READ = 256 * 1024
+_WIDEN_AT = 64 * 1024
+_DRAIN_S = 0.2
+_KILL_PAUSE_S = 0.002
+_INPUT_FIRST_S = 0.06
+_INPUT_MOST_S = 5.0
+
+
+class Keeper:
+    """One execution's owner, from its start to the end of everything that it started."""
+
+    def __init__(self, base: str, boot: str) -> None:
+        """Make ready for a job: whatever does not depend on it is done here, ahead of time."""
+        linux.adopt_orphans()
+        self.child = Child(base)
+        self.loop = Loop()
+        self.loop.on_child = self._reap
+        self.loop.on_terminate = lambda: self.interrupt("its keeper was told to stop", 2.0)
+        self.loop.on_wake = self._woken
+        self.loop.on_fault = self._note_fault
+        self.writer = TapeWriter(self.loop.wake)
+        self.requests = Requests(self)
+        self.outcome: verdict.Outcome | None = None
+        self.ended = False
+        self.waiting = ""
+        self.size = self.lines = 0
+        self.signal_asked = 0
+        self.interactive = False
+        self.left: list[int] = []
+        self._base = base
+        self._boot = boot
+        self._start = procfs.start_time(os.getpid())
+        self._paused = False
+        self._childless = False
+        self._killed_left = False
+        self._status: int | None = None
+        self._usage: resource.struct_rusage | None = None
+        self._quiet_since = 0.0
+        self._input_pause = _INPUT_FIRST_S
+        self._input_seen = 0
+
+    def take(self, data: bytes, tape_fd: int, dir_fd: int, starter: socket.socket) -> None:
+        """Take a job, its locked tape and folder, and the connection of whoever started it."""
+        job: dict[str, Any] = json.loads(data)
+        self.job = job
+        self.id: str = job["id"]
+        self.limits: dict[str, Any] = job.get("limits") or {}
+        self._dir_fd = dir_fd
+        size = None
+        if job.get("pty"):
+            size = (int(job.get("rows") or 24), int(job.get("cols") or 80), bool(job.get("echo")))
+        if size or not self.child.waits():
+            self.child.discard()
+            self.child = Child(self._base, size)
+        point("keeper-taken")
+        self.channel = Channel(
+            self.child.channel, data, job.get("code"), self
+        )  # it execs meanwhile
+        point("keeper-begun")
+        linux.set_name(procfs.KEEPER_NAME)
+        self.writer.open(tape_fd, dir_fd, job)
+        self.requests.open(dir_fd, starter)
+        self._watch_outputs()
+        self._announce()
+        point("keeper-announced")
+
+    def run(self) -> None:
+        """Serve until the program and everything it left behind are gone."""
+        self.loop.run(lambda: self.writer.finished)
+        self._answer()
+        self.requests.close()
+        os.unlink(control.NAME, dir_fd=self._dir_fd)
+        if self.child.group:
+            cgroup.remove(self.child.group)
+
+    def _answer(self) -> None:
+        """Give the answers that waited until what they tell of was on the tape."""
+        while self.writer.calls:
+            self.writer.calls.popleft()()
+
+    def _note_fault(self) -> None:
+        error = sys.exc_info()[1]
+        trace = error.__traceback__ if error is not None else None
+        lines: list[str] = []
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            lines.append(f"{code.co_filename}:{trace.tb_lineno} {code.co_name}")
+            trace = trace.tb_next
+        self.writer.event("faulted", text=f"{error!r} at {' < '.join(reversed(lines))}"[:4000])
+
+    def _woken(self) -> None:
+        """Look at the writer: there may be room again, or none, or answers that waited for it."""
+        self._answer()
+        if self._paused and self.writer.backlog < LOW_WATER and not self._over_quota():
+            self._paused = False
+            if self.waiting == "disk":
+                self._continued()
+            self._watch_outputs()
+            if self._status is not None and not self.ended:
+                self._drain()
+        if self.writer.disk_full:
+            self.waiting = "disk"
+        elif self.waiting == "disk" and not self._paused:
+            self.waiting = ""
+
+    # Start
+
+    def _watch_outputs(self) -> None:
+        for fd in self.child.outputs:
+            self.watch_output(fd)
+
+    def watch_output(self, fd: int) -> None:
+        """Watch for output unless paused, and on a terminal for room for what is to be typed."""
+        mask = 0 if self._paused else select.EPOLLIN
+        if fd == self.child.stdin.fd and self.child.stdin.blocked:
+            mask |= select.EPOLLOUT
+        if mask:
+            self.loop.on(fd, mask, lambda mask: self._output_ready(fd, mask))
+        else:
+            self.loop.off(fd)  # even a mask of 0 would report that the writer is gone
+
+    def _output_ready(self, fd: int, mask: int) -> None:
+        if mask & select.EPOLLOUT:
+            self.child.stdin.flush()
+            self.watch_output(fd)
+        if mask & ~select.EPOLLOUT and not self._paused:
+            self._read_output(fd)
+
+    def _announce(self) -> None:
+        self.writer.event(
+            "started",
+            pid=self.child.pid,
+            pid_start=self.child.start,
+            keeper_pid=os.getpid(),
+            keeper_start=self._start,
+            boot=self._boot,
+            cgroup=self.child.group,
+        )
+        self._quiet_since = time.monotonic()
+        if self.job.get("deadline"):
+            self.loop.after(float(self.job["deadline"]), self._deadline)
+        if self.job.get("idle"):
+            self.loop.after(float(self.job["idle"]), self._idle)
+        self.loop.after(_INPUT_FIRST_S, self._look_for_input)
+
+    # Output
+
+    def _read_output(self, fd: int) -> int:
+        """Take what is there, and return how much; 0 also when nothing is there or the end is."""
+        try:
+            data = os.read(fd, _READ)
+        except BlockingIOError:
+            return 0
+        except OSError:  # a terminal without a program on it
+            data = b""
+        if not data:
+            self._close_output(fd)
+            return 0
+        if len(data) >= _WIDEN_AT:
+            self.child.widen(fd)
+        self.writer.output(self.child.outputs[fd], data)
+        point("keeper-read")
+        self.size += len(data)
+        self.lines += data.count(b"\n")
+        self._active()
+        if self.writer.backlog >= HIGH_WATER or self._over_quota():
+            self._pause()
+        return len(data)
+
+    def _close_output(self, fd: int) -> None:
+        self.loop.off(fd)
+        del self.child.outputs[fd]
+        os.close(fd)
+        if self._status is not None and not self.ended:
+            self._drain()
+
+    def _pause(self) -> None:
+        """Stop reading: the program blocks on its next write, nothing is dropped."""
+        self._paused = True
+        self._watch_outputs()
+        if self._over_quota():
+            quota = self.limits["output"]
+            if self.limits.get("output_policy") == "fail":
+                self.end_by(verdict.limit("output", quota))
+            elif self.waiting != "disk":
+                self.waiting = "disk"
+                detail = f"the output quota of {quota} bytes is used up; clear the history to go on"
+                self.writer.event("waited", on="disk", detail=detail)
+
+    def _over_quota(self) -> bool:
+        quota = self.limits.get("output")
+        return bool(quota) and self.writer.kept >= int(quota)
+
+    def _active(self) -> None:
+        """Something moved: whoever watches for silence begins anew."""
+        self._quiet_since = time.monotonic()
+        self._input_pause = _INPUT_FIRST_S
+        if not self.ended:
+            self.loop.after(_INPUT_FIRST_S, self._look_for_input)
+        if self.waiting == "input":
+            self._input_seen = 0
+
+    # Waiting for input
+
+    def _look_for_input(self) -> None:
+        """See whether the program is blocked on its stdin: twice in a row counts."""
+        if self.ended or self._status is not None:
+            return
+        blocked = self.reads_input()
+        self._input_seen = self._input_seen + 1 if blocked else 0
+        if self._input_seen >= 2 and not self.waiting:
+            self.waiting = "input"
+            self.writer.event("waited", on="input")
+        elif not blocked and self.waiting == "input":
+            self._continued()
+        self._input_pause = _INPUT_FIRST_S if blocked else min(self._input_pause * 2, _INPUT_MOST_S)
+        self.loop.after(self._input_pause if not self.waiting else 0.25, self._look_for_input)
+
+    def reads_input(self) -> bool:
+        """Tell whether the program is blocked on its stdin right now."""
+        if self.channel.reading:
+            return not self.child.stdin.pending
+        return self.child.stdin.awaited_by([self.child.pid, *procfs.descendants(self.child.pid)])
+
+    def _continued(self) -> None:
+        self.waiting = ""
+        self.writer.event("continued")
+
+    def input_moved(self) -> None:
+        """Input was sent or asked for: the program may go on."""
+        if self.waiting == "input":
+            self._continued()
+        self._input_seen = 0
+        self._active()
+
+    # Deadlines, kill, interrupt
+
+    def _deadline(self) -> None:
+        self.end_by(verdict.deadline(float(self.job["deadline"])))
+
+    def _idle(self) -> None:
+        quiet = time.monotonic() - self._quiet_since
+        bound = float(self.job["idle"])
+        if self.waiting or quiet < bound:  # waiting for someone is not silence of its own
+            self.loop.after(max(0.01, bound - quiet) if not self.waiting else bound, self._idle)
+        else:
+            self.end_by(verdict.idle(bound))
+
+    def end_by(self, outcome: verdict.Outcome) -> None:
+        """End the whole tree for a reason; the first reason counts."""
+        self.outcome = self.outcome or outcome
+        self._kill_tree()
+
+    def members(self) -> list[int]:
+        """Return every live process of this execution."""
+        if self._childless:
+            return []
+        return sweep.members(self.id, self.child.group, os.getpid())
+
+    def _kill_tree(self) -> None:
+        """Send SIGKILL to all until none is left; the loop goes on between the rounds."""
+        self._reap()
+        alive = self.members()
+        if alive:
+            if self.child.group:
+                cgroup.kill(self.child.group)
+            sweep.send(alive, signal.SIGKILL)
+            self._killed_left = self.ended  # their end may be seen before the next round
+            self.loop.after(_KILL_PAUSE_S, self._kill_tree)
+        elif self.ended and self.left:
+            self._settle_left()
+        self.requests.answer_killers(alive)
+
+    def interrupt(self, reason: str, grace: float) -> None:
+        """Ask the program to stop; insist after a while, twice."""
+        if self.ended or self.outcome is not None:
+            return
+        self.outcome = verdict.interrupted(reason)
+        self.writer.event("signalled", signal="SIGINT", processes=1)
+        self._signal_group(signal.SIGINT)
+
+        def insist() -> None:
+            if not self.ended:
+                self._signal_group(signal.SIGTERM)
+                self.loop.after(grace, self._kill_tree)
+
+        self.loop.after(grace, insist)
+
+    def _signal_group(self, number: int) -> None:
+        try:
+            os.killpg(self.child.pid, number)
+        except ProcessLookupError:
+            return
+
+    # End
+
+    def _reap(self) -> None:
+        """Collect the dead, ours and those we adopted."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._childless = True  # we adopt every orphan: nothing of the tree is left
+                break
+            self._childless = False
+            if pid == 0:
+                break
+            if pid == self.child.pid and self._status is None:
+                self._status, self._usage = status, usage
+        if self._status is not None and not self.ended:
+            self._drain()
+        elif self.ended and self.left:
+            self._settle_left()
+
+    def _drain(self) -> None:
+        """Take what the program wrote before it ended; others may hold its pipes much longer."""
+        if self._paused and not self.outcome:
+            return
+        limit = time.monotonic() + _DRAIN_S
+        for fd in list(self.child.outputs):
+            # what is in the pipe now was written before the end: that much is read in any case
+            its_own = self.child.unread(fd) if fd in self.child.outputs else 0
+            while fd in self.child.outputs and (its_own > 0 or time.monotonic() < limit):
+                size = self._read_output(fd)
+                its_own -= size
+                if not size or (self._paused and not self.outcome):
+                    break
+        if self._paused and not self.outcome:
+            return
+        self.channel.drain()
+        if not self.ended:
+            self._end()
+
+    def _end(self) -> None:
+        self.ended = True
+        status = self._status if self._status is not None else 0
+        self.left = self.members()
+        if self.left and self.outcome is not None:  # told to end: nothing may stay
+            self.loop.after(0, self._kill_tree)
+        left = [
+            {"pid": pid, "start": procfs.start_time(pid), "command": procfs.command(pid)}
+            for pid in self.left
+        ]
+        record = verdict.record(self, status, self._usage)
+        point("keeper-ending")
+        own = self.outcome is None  # its own end comes after its output; ours need not wait
+        self.writer.event("ended", own, **record, size=self.size, lines=self.lines, left=left)
+        if self.child.stdin.fd not in self.child.outputs:
+            self.loop.off(self.child.stdin.fd)  # its number may come again
+        self.child.stdin.close()
+        self.loop.never(self._deadline, self._idle, self._look_for_input)
+        if not self.left:
+            self._finish()
+
+    def _settle_left(self) -> None:
+        """Let go once the last process that stayed behind is gone."""
+        self.left = self.members() if self.left else []
+        if not self.left and not self._killed_left:
+            self.writer.event("left_behind_ended", in_turn=True)
+        elif not self.left:
+            self.writer.event("left_behind_ended", in_turn=True, killed=True)
+        if not self.left:
+            self._finish()
+
+    def _finish(self) -> None:
+        for fd in list(self.child.outputs):
+            while fd in self.child.outputs and self._read_output(fd):
+                pass
+        self.writer.finish()

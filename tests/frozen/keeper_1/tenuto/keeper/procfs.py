@@ -1,0 +1,159 @@
+"""What /proc tells about processes: who descends from whom, who is who, who waits for input."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+KEEPER_NAME = "tenuto-keeper"
+MARK = "TENUTO_EXECUTION"
+
+# read and readv, and select with one descriptor: a program that is blocked there waits for input
+_READ_CALLS = {"x86_64": ("0", "19"), "aarch64": ("63", "65")}.get(os.uname().machine, ())
+_SELECT_CALLS = {"x86_64": ("23", "270"), "aarch64": ("72",)}.get(os.uname().machine, ())
+
+
+def _read(path: str) -> bytes:
+    """Return what a file of /proc holds; nothing if it is gone or not ours to see."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    data = b""
+    try:
+        while part := os.read(fd, 65536):
+            data += part
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+    return data
+
+
+def boot_id() -> str:
+    """Return what changes with every boot: pids and start times mean nothing across it."""
+    return _read("/proc/sys/kernel/random/boot_id").decode().strip()
+
+
+def start_time(pid: int) -> int:
+    """Return when a process started, in ticks since boot, or 0 if there is none."""
+    fields = _stat(pid)
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in ("Z", "X") else 0
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on (the name may hold anything)."""
+    text = _read(f"/proc/{pid}/stat").decode("utf-8", "replace")
+    return text[text.rfind(")") + 1 :].split()
+
+
+def parent(pid: int) -> int:
+    """Return the parent of a process, or 0."""
+    fields = _stat(pid)
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def name(pid: int) -> str:
+    """Return a process's short name."""
+    return _read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+
+
+def command(pid: int) -> str:
+    """Return a process's command line, cut to one short line."""
+    text = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    return text[:200] or f"[{name(pid)}]"
+
+
+def carries_mark(pid: int, execution_id: str) -> bool:
+    """Tell whether a process was started under an execution (and kept its environment)."""
+    mark = f"{MARK}={execution_id}".encode()
+    return mark in _read(f"/proc/{pid}/environ").split(b"\0")
+
+
+def is_keeper(pid: int) -> bool:
+    """Tell whether a process keeps an execution of its own: never swept with another one."""
+    return name(pid) == KEEPER_NAME
+
+
+def all_pids() -> list[int]:
+    """Return every process that can be seen."""
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of all threads of a process, zombies too."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    return found
+
+
+def descendants(pid: int, prune: Callable[[int], bool] = is_keeper) -> list[int]:
+    """Return all live descendants, nearest first, without the subtrees that `prune` names."""
+    if not os.path.exists("/proc/self/task") or not HAS_CHILDREN:
+        return _descendants_by_parent(pid, prune)
+    found: list[int] = []
+    ahead = children(pid)
+    while ahead:
+        one = ahead.pop(0)
+        if prune(one):
+            continue
+        if _stat(one)[:1] not in (["Z"], ["X"], []):
+            found.append(one)
+        ahead += children(one)
+    return found
+
+
+def _descendants_by_parent(pid: int, prune: Callable[[int], bool]) -> list[int]:
+    """Do the same by everyone's parent, where the kernel lists no children."""
+    by_parent: dict[int, list[int]] = {}
+    for one in all_pids():
+        fields = _stat(one)
+        if len(fields) > 1 and fields[0] not in ("Z", "X"):
+            by_parent.setdefault(int(fields[1]), []).append(one)
+    found: list[int] = []
+    ahead = list(by_parent.get(pid, ()))
+    while ahead:
+        one = ahead.pop(0)
+        if not prune(one):
+            found.append(one)
+            ahead += by_parent.get(one, ())
+    return found
+
+
+HAS_CHILDREN = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+
+
+def reads_from(pids: list[int], inode: int, device: int) -> bool:
+    """Tell whether any of the processes is blocked reading this pipe or terminal."""
+    for pid in pids:
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            continue
+        for thread in threads:
+            words = _read(f"/proc/{pid}/task/{thread}/syscall").decode("ascii", "replace").split()
+            if len(words) < 2:
+                continue
+            if words[0] in _READ_CALLS:
+                descriptor = int(words[1], 16)
+            elif words[0] in _SELECT_CALLS and int(words[1], 16) == 1:
+                descriptor = 0
+            else:
+                continue
+            try:
+                status = os.stat(f"/proc/{pid}/fd/{descriptor}")
+            except OSError:
+                continue
+            if (status.st_ino, status.st_dev) == (inode, device):
+                return True
+    return False
+
+
+def sees_blocked_reads() -> bool:
+    """Tell whether this machine lets us see in which call a process is blocked."""
+    return bool(_READ_CALLS) and bool(_read("/proc/self/syscall"))

@@ -1,0 +1,355 @@
+"""The tape's one writer: a thread behind a bounded buffer, so that nobody else waits for the disk."""
+
+from __future__ import annotations
+
+import _queue
+import _thread
+import errno
+import json
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+
+from tenuto.keeper import frames, linux, rewrite
+from tenuto.keeper.faults import point
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+HIGH_WATER = 4 * 1024 * 1024
+LOW_WATER = 1024 * 1024
+_BATCH = 1024 * 1024
+_BATCH_ITEMS = 256
+_RESERVE = 64 * 1024
+_STEP = 4 * 1024 * 1024
+_BLOCK = 4096
+_RETRY_S = 0.25
+_NO_INDEX, _GIVEN_UP = -1, -2
+_IN_TURN = 1 << 8  # on an event's stream number: output that is held back goes first
+
+_Item = tuple[int, int, bytes]
+
+
+class TapeWriter:
+    """Appends frames in the order they are given; knows what to do when the disk is full.
+
+    The keeper's loop calls `event`, `output`, `clear` and `finish`; everything else runs in the
+    thread. Output that finds no room is held here (the loop stops reading once `backlog` passes
+    HIGH_WATER), while events still go through on room that was set aside for them.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """Start the thread; `wake` makes the loop look at the fields below."""
+        self.fd = -1
+        self.disk_full = ""
+        self.finished = False
+        self._accepted = 0  # written by the loop only
+        self._appended = 0  # written by the thread only
+        self._dropped = 0  # likewise: how much of it was cleared
+        self._wake = wake
+        self._queue: _queue.SimpleQueue[_Item | Callable[[], None]] = _queue.SimpleQueue()
+        self._held: deque[_Item] = deque()
+        self.calls: deque[Callable[[], None]] = deque()  # for the loop to make
+        self._watchers: tuple[socket.socket, ...] = ()
+        self._can_reserve = True
+        self._retry_at = 0.0
+        self._index_fd = _NO_INDEX
+        self._indexed = 0
+        _thread.start_new_thread(self._run, ())
+
+    def open(self, tape_fd: int, dir_fd: int, job: dict[str, Any]) -> None:
+        """Take over the locked tape; before this nothing may be written."""
+        self.fd = tape_fd
+        self._dir_fd = dir_fd
+        self._magic = bytes.fromhex(job["magic"])
+        self._seq = int(job["next_seq"])
+        self._last_ns = int(job["last_ns"])
+        self._offset = os.fstat(tape_fd).st_size
+        self._room = -(-self._offset // _BLOCK) * _BLOCK
+
+    # What the loop calls
+
+    @property
+    def backlog(self) -> int:
+        """Bytes of output taken but not on the tape yet."""
+        return self._accepted - self._appended
+
+    @property
+    def kept(self) -> int:
+        """Bytes of output that are on the tape, or will be; one number of each thread's."""
+        return self._accepted - self._dropped
+
+    def event(self, kind: str, in_turn: bool = False, **fields: object) -> None:
+        """Append an event; on a full disk it passes the output that waits, unless `in_turn`."""
+        text = json.dumps({"type": kind, **fields}, separators=(",", ":"), ensure_ascii=False)
+        body = text.encode("utf-8", "replace")  # half of a surrogate pair is no text
+        stream = frames.EVENT | _IN_TURN if in_turn else frames.EVENT
+        self._queue.put((stream, time.time_ns(), body))
+
+    def output(self, stream: int, data: bytes) -> None:
+        """Append what the program wrote."""
+        self._accepted += len(data)
+        self._queue.put((stream, time.time_ns(), data))
+
+    def clear(self) -> None:
+        """Drop all output so far from the tape, and say so on it."""
+        self._queue.put(self._clear)
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Have the loop call this once everything given so far has been dealt with."""
+        self._queue.put(lambda: self._pass_on(call))
+
+    def _pass_on(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+        self._wake()
+
+    def finish(self) -> None:
+        """Sync what was written; `finished` turns true once nothing is held back any more."""
+        self._queue.put(self._finish)
+
+    def watch(self, connection: socket.socket) -> None:
+        """Send one byte to this connection after every append."""
+        self._watchers = (*self._watchers, connection)
+
+    def unwatch(self, connection: socket.socket) -> None:
+        """Stop doing so."""
+        self._watchers = tuple(one for one in self._watchers if one is not connection)
+
+    # The thread
+
+    def _run(self) -> None:
+        while True:
+            pause = max(0.0, self._retry_at - time.monotonic()) if self._held else None
+            try:
+                item = self._queue.get(timeout=pause) if pause != 0 else None
+            except _queue.Empty:
+                item = None
+            if item is None:
+                self._retry()
+                continue
+            calls: list[Callable[[], None]] = []
+            batch: list[_Item] = []
+            size = 0
+            while True:
+                if callable(item):
+                    calls.append(item)
+                    break
+                batch.append(item)
+                size += len(item[2])
+                if size >= _BATCH or len(batch) >= _BATCH_ITEMS or self._queue.empty():
+                    break
+                item = self._queue.get()
+            if batch:
+                self._take(batch)
+            for call in calls:
+                call()
+
+    def _take(self, batch: list[_Item]) -> None:
+        if not self._held:
+            try:
+                self._append(batch, spare=True)
+            except OSError as error:
+                self._hold(batch, error)
+        else:
+            self._hold(batch, None)
+        self._notify()
+
+    def _hold(self, batch: list[_Item], error: OSError | None) -> None:
+        """Keep output until there is room; let events pass on what was set aside."""
+        if error is not None:
+            self._cut()
+            self._retry_at = time.monotonic() + _RETRY_S
+            self.disk_full = os.strerror(error.errno or errno.ENOSPC)
+            self._note("waited", on="disk", detail=self.disk_full)
+            self._wake()
+        for item in batch:
+            if item[0] != frames.EVENT or not self._squeeze(item):
+                self._held.append(item)
+
+    def _squeeze(self, item: _Item) -> bool:
+        try:
+            self._append([item], spare=False)
+        except OSError:
+            self._cut()
+            return False
+        return True
+
+    def _cut(self) -> None:
+        """Take back what a failed write left; any other cut would only free the room set aside."""
+        if os.fstat(self.fd).st_size > self._offset:
+            os.ftruncate(self.fd, self._offset)
+            self._room = self._offset
+
+    def _note(self, kind: str, **fields: str) -> None:
+        body = json.dumps({"type": kind, **fields}, separators=(",", ":")).encode()
+        item = (frames.EVENT, time.time_ns(), body)
+        if not self._squeeze(item):
+            self._held.append(item)
+
+    def _retry(self) -> None:
+        while self._held:
+            batch: list[_Item] = []
+            size = 0
+            for item in self._held:
+                batch.append(item)
+                size += len(item[2])
+                if size >= _BATCH or len(batch) >= _BATCH_ITEMS:
+                    break
+            taken = len(batch)
+            try:
+                self._append(batch, spare=True)
+            except OSError:
+                self._cut()
+                self._retry_at = time.monotonic() + _RETRY_S
+                return
+            finally:
+                for _ in range(taken - len(batch)):
+                    self._held.popleft()
+        self.disk_full = ""
+        self._note("continued")
+        self._notify()
+        self._wake()
+
+    def _append(self, batch: list[_Item], spare: bool) -> None:
+        """Write frames and take them off the batch; after an error, those not written stay in it.
+
+        `spare` leaves the room that is kept for the last words. Where no room can be set aside any
+        write may fail, so each frame has its own: what followers may have read is never cut.
+        """
+        if spare:
+            self._make_room(self._offset + sum(frames.OVERHEAD + len(item[2]) for item in batch))
+        while batch:
+            count = len(batch) if self._can_reserve else 1
+            self._append_whole(batch[:count])
+            del batch[:count]
+
+    def _append_whole(self, batch: list[_Item]) -> None:
+        buffers: list[bytes] = []
+        entries: list[bytes] = []
+        seq, last_ns, offset, indexed = self._seq, self._last_ns, self._offset, self._indexed
+        output = 0
+        for number, time_ns, body in batch:
+            stream = number & ~_IN_TURN
+            last_ns = max(last_ns, time_ns)
+            header, trailer = frames.pack(self._magic, stream, seq, last_ns, body)
+            buffers += (header, body, trailer)
+            if stream == frames.EVENT or offset - indexed >= frames.INDEX_EVERY:
+                entries.append(frames.pack_entry(seq, last_ns, offset, stream))
+                indexed = offset
+            output += len(body) if stream != frames.EVENT else 0
+            offset += frames.OVERHEAD + len(body)
+            seq += 1
+        point("writer-before-append")
+        self._write(buffers, offset - self._offset)
+        point("writer-after-append")
+        self._seq, self._last_ns, self._offset, self._indexed = seq, last_ns, offset, indexed
+        self._index(entries)
+        if output:
+            before = self.backlog
+            self._appended += output
+            if before >= LOW_WATER > self.backlog:
+                self._wake()
+
+    def _make_room(self, end: int) -> None:
+        if not self._can_reserve or end <= self._room:
+            return
+        step = _STEP if end > _STEP else 0
+        self._can_reserve = linux.reserve(
+            self.fd, self._offset, end - self._offset + step + _RESERVE
+        )
+        self._room = end + step
+
+    def _write(self, buffers: list[bytes], size: int) -> None:
+        done = os.pwritev(self.fd, buffers, self._offset)
+        while done < size:
+            rest = b"".join(buffers)[done:]
+            done += os.pwrite(self.fd, rest, self._offset + done)
+
+    def _index(self, entries: list[bytes]) -> None:
+        """Keep the sparse index; small tapes have none, and a failing one is dropped whole."""
+        if self._index_fd == _NO_INDEX and self._offset >= frames.INDEX_FROM:
+            entries = self._all_entries()
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            try:
+                self._index_fd = os.open("tape.idx", flags, 0o600, dir_fd=self._dir_fd)
+            except OSError:
+                self._index_fd = _GIVEN_UP
+        if self._index_fd < 0 or not entries:
+            return
+        data = b"".join(entries)
+        try:
+            if os.write(self._index_fd, data) == len(data):
+                return
+        except OSError:
+            pass
+        self._drop_index(_GIVEN_UP)
+
+    def _drop_index(self, then: int) -> None:
+        if self._index_fd >= 0:
+            os.close(self._index_fd)
+        self._index_fd = then
+        self._indexed = 0
+        rewrite.unlink_quietly("tape.idx", self._dir_fd)
+
+    def _all_entries(self) -> list[bytes]:
+        """Return the index of what is on the tape already."""
+        entries: list[bytes] = []
+        self._indexed = 0
+        for frame in frames.read_frames(self.fd, self._magic):
+            if isinstance(frame, frames.Gap):
+                continue
+            if frame.stream == frames.EVENT or frame.offset - self._indexed >= frames.INDEX_EVERY:
+                entry = frames.pack_entry(frame.seq, frame.time_ns, frame.offset, frame.stream)
+                entries.append(entry)
+                self._indexed = frame.offset
+        return entries
+
+    def _clear(self) -> None:
+        self._last_ns = max(self._last_ns, time.time_ns())
+        try:
+            self._rewrite()
+        except OSError:
+            os.ftruncate(self.fd, self._offset)  # the room set aside serves this too
+            self._room = self._offset
+            try:
+                self._rewrite()
+            except OSError as error:
+                self._note("faulted", text=f"clear_history failed: {error.strerror}")
+                return
+        self._seq += 1
+        self._offset = self._room = os.fstat(self.fd).st_size
+        self._dropped = self._appended
+        self._drop_index(_NO_INDEX)
+        self._notify()
+        self._wake()
+
+    def _rewrite(self) -> None:
+        self.fd = rewrite.without_output(
+            self._dir_fd, self.fd, self._magic, self._seq, self._last_ns
+        )
+
+    def _finish(self) -> None:
+        if self._held:  # no room for all of it yet: stay until there is
+            self._retry()
+            if self._held:
+                time.sleep(_RETRY_S)
+                self._queue.put(self._finish)
+                return
+        point("writer-before-sync")
+        try:
+            os.ftruncate(self.fd, self._offset)
+            os.fdatasync(self.fd)
+        except OSError:
+            pass  # the frames are written; only their safety against a power cut is not
+        self.finished = True
+        self._wake()
+
+    def _notify(self) -> None:
+        for connection in self._watchers:
+            try:
+                connection.send(b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except OSError:
+                continue  # full: it has bytes to wake up to; gone: the loop will notice
