@@ -29,6 +29,8 @@ from tenuto.stores.tape import TapeReader
 
 _START_PATIENCE_S = 60.0
 _TRIES = 3
+_LEAVE_PATIENCE_S = 5.0
+_PAUSE_S = 0.002
 
 
 class Starter:
@@ -83,7 +85,7 @@ class Starter:
         """Run an interrupted or lost execution again, on the same tape."""
         settle(self._project, execution_id)
         folder = self._project.folder(execution_id)
-        pen = Pen.take_up(folder)
+        pen = _take_up(folder)
         if pen is None:
             raise EngineFault("its tape cannot be read", "run the work anew")
         with TapeReader(folder) as reader:
@@ -147,6 +149,18 @@ def _taken(sock: Connection) -> bool:
     except TimeoutError:
         sock.shutdown(socket.SHUT_RD)  # a keeper that says from now on that it takes the job fails
         return bool(sock.recv(1))
+
+
+def _take_up(folder: str) -> Pen | None:
+    """Take up the pen; a keeper that has written its last word holds it a moment longer."""
+    limit = time.monotonic() + _LEAVE_PATIENCE_S
+    while True:
+        try:
+            return Pen.take_up(folder)
+        except NotFinished:
+            if time.monotonic() > limit:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 def _job(pen: Pen, execution_id: str, work: Work) -> bytes:
