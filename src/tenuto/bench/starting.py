@@ -13,6 +13,7 @@ from tenuto.bench.place import Place, memory
 from tenuto.bench.table import (
     Row,
     at_most,
+    busy,
     median,
     none_of,
     percentile,
@@ -29,6 +30,7 @@ _TRUE = ["/bin/true"]
 _AT_ONCE = 32
 _PAUSE_S = 0.02
 _IN_A_ROW = 8
+_QUIET = 0.1
 
 
 async def _timed(samples: list[float], work: Callable[[], Awaitable[object] | object]) -> None:
@@ -117,6 +119,7 @@ async def _throughput(rounds: int, each: int) -> list[Row]:
     floor_rates: list[float] = []
     rates: list[float] = []
     wrong = 0
+    others = busy()
     async with contextlib.AsyncExitStack() as stack:
         place = stack.enter_context(Place())
         floor = stack.enter_context(FloorZygote(place.base))
@@ -137,14 +140,12 @@ async def _throughput(rounds: int, each: int) -> list[Row]:
     return [
         times_at_least("throughput, 32 at once", rate, floor_rate, 0.8, unit="/s"),
         Row(
-            what="  on a quiet machine",
-            ours=max(rates),
-            unit="/s",
-            target="≥ 250 /s",
-            met=max(rates) >= 250,
+            what="  on a quiet machine", ours=rate, unit="/s", target="≥ 250 /s",
+            met=rate >= 250 if others < _QUIET else None,
+            note="" if others < _QUIET else f"not judged: others took {others:.0%} of the processors",
         ),
         none_of("  output lost or mixed", wrong, "runs", f"of {rounds * each}"),
-    ]
+    ]  # fmt: skip
 
 
 def _prints(number: int) -> list[str]:

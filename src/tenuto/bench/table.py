@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import sys
+import time
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -73,11 +74,26 @@ def none_of(what: str, wrong: int, unit: str, note: str = "") -> Row:
     return Row(what=what, ours=wrong, unit=unit, target="0", met=not wrong, exact=True, note=note)
 
 
+def busy() -> float:
+    """Return what share of the processors is in use now, before we use any."""
+    before = _ticks()
+    time.sleep(0.3)
+    total, idle = (after - then for after, then in zip(_ticks(), before, strict=True))
+    return 1 - idle / max(1, total)
+
+
+def _ticks() -> tuple[int, int]:
+    with open("/proc/stat", encoding="ascii") as file:
+        fields = [int(word) for word in file.readline().split()[1:9]]
+    return sum(fields), fields[3] + fields[4]
+
+
 def conditions() -> dict[str, str]:
     """Return what the figures depend on besides our code."""
     load = " ".join(f"{one:.2f}" for one in os.getloadavg())
     return {
         "load": load,
+        "busy": f"{busy():.0%}",
         "cores": str(len(os.sched_getaffinity(0))),
         "python": platform.python_version(),
         "kernel": platform.release(),
