@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BOUND = 30.0
-x13 = pytest.mark.promise("X13")
-x12 = pytest.mark.promise("X12")
-x7 = pytest.mark.promise("X7")
 
 
 def require(language: str) -> None:
@@ -134,7 +131,7 @@ THROW = {
 }
 
 
-@x13
+@pytest.mark.promise("X13")
 @pytest.mark.parametrize("language", APPEND)
 @pytest.mark.parametrize("fails", [False, True])
 def test_code_runs_exactly_once_even_when_it_fails(
@@ -147,7 +144,7 @@ def test_code_runs_exactly_once_even_when_it_fails(
     assert len(ended.of("raised")) == fails
 
 
-@x13
+@pytest.mark.promise("X13")
 @pytest.mark.parametrize(
     ("code", "value"),
     [
@@ -168,7 +165,7 @@ def test_python_gives_the_value_of_the_last_expression(
     assert run("python", code, tmp_path).value == value
 
 
-@x13
+@pytest.mark.promise("X13")
 @pytest.mark.parametrize(
     ("code", "shown"),
     [
@@ -189,14 +186,14 @@ def test_python_shows_a_value_that_json_cannot_hold(code: str, shown: str, tmp_p
     assert run("python", code, tmp_path).shown == shown
 
 
-@x13
+@pytest.mark.promise("X13")
 @pytest.mark.parametrize("code", ["None", "x = 1", "", "print('a')", "if 1:\n  2"])
 def test_python_sends_no_value_when_there_is_none(code: str, tmp_path: Path) -> None:
     ended = run("python", code, tmp_path)
     assert (ended.status, ended.messages) == (0, [])
 
 
-@x13
+@pytest.mark.promise("X13")
 @pytest.mark.parametrize(
     ("code", "value"),
     [
@@ -225,7 +222,7 @@ def test_node_gives_the_value_of_the_last_expression(
     assert run("node", code, tmp_path).value == value
 
 
-@x13
+@pytest.mark.promise("X13")
 @pytest.mark.parametrize(
     ("code", "shown"),
     [
@@ -245,7 +242,7 @@ def test_node_shows_a_value_that_json_cannot_hold(code: str, shown: str, tmp_pat
     assert run("node", code, tmp_path).shown == shown
 
 
-@x13
+@pytest.mark.promise("X13")
 @pytest.mark.parametrize(
     "code", ["undefined", "let x = 1", "", "for (;;) break", "new Promise(() => {})"]
 )
@@ -254,7 +251,7 @@ def test_node_sends_no_value_when_there_is_none(code: str, tmp_path: Path) -> No
     assert (ended.status, ended.messages) == (0, [])
 
 
-@x13
+@pytest.mark.promise("X13")
 @pytest.mark.parametrize(
     ("language", "code"),
     [("python", "'x' * (17 << 20)"), ("node", "'x'.repeat(17 << 20)")],
@@ -273,7 +270,7 @@ def test_a_big_value_arrives_whole(language: str, code: str, tmp_path: Path) -> 
 # Where the code runs
 
 
-@x13
+@pytest.mark.promise("X13")
 def test_python_imports_from_the_working_directory(tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text("answer = 42")
     code = "import sys, neighbour\n[neighbour.answer, sys.argv, sys.path[0], __name__]"
@@ -299,7 +296,7 @@ def test_python_code_is_a_real_main_module(tmp_path: Path) -> None:
     assert run("python", code, tmp_path).value == [1, "def f():\n  return 'source'\n"]
 
 
-@x13
+@pytest.mark.promise("X13")
 def test_node_imports_in_every_form(tmp_path: Path) -> None:
     (tmp_path / "lib.mjs").write_text(
         "export const a = 1, c = 2; export default 7; globalThis.n = 1"
@@ -347,7 +344,7 @@ const late = await import('./lib.mjs')
     ]
 
 
-@x13
+@pytest.mark.promise("X13")
 def test_deno_takes_typescript_and_imports_from_the_working_directory(tmp_path: Path) -> None:
     (tmp_path / "lib.ts").write_text("export const a: number = 42;")
     code = (
@@ -361,7 +358,7 @@ def test_deno_takes_typescript_and_imports_from_the_working_directory(tmp_path: 
 # Errors
 
 
-@x12
+@pytest.mark.promise("X12")
 def test_an_uncaught_python_error_shows_only_the_users_frames(tmp_path: Path) -> None:
     ended = run("python", "def f():\n    raise ValueError('é')\n\nf()", tmp_path)
     assert ended.status == 1
@@ -371,14 +368,14 @@ def test_an_uncaught_python_error_shows_only_the_users_frames(tmp_path: Path) ->
     assert "runner" not in ended.err
 
 
-@x12
+@pytest.mark.promise("X12")
 def test_an_error_below_a_python_await_shows_no_event_loop(tmp_path: Path) -> None:
     ended = run("python", "async def f(): 1/0\n\nawait f()", tmp_path)
     assert ended.raised["line"] == 1
     assert "asyncio" not in ended.err and "runner" not in ended.err
 
 
-@x12
+@pytest.mark.promise("X12")
 def test_an_uncaught_node_error_shows_only_the_users_frames(tmp_path: Path) -> None:
     ended = run("node", "function f() {\n  throw new TypeError('é')\n}\nf()", tmp_path)
     assert ended.status == 1
@@ -388,7 +385,7 @@ def test_an_uncaught_node_error_shows_only_the_users_frames(tmp_path: Path) -> N
     assert "node:" not in ended.err and "runner" not in ended.err
 
 
-@x12
+@pytest.mark.promise("X12")
 @pytest.mark.parametrize(
     ("code", "name", "line"),
     [
@@ -418,7 +415,7 @@ def test_a_node_program_may_handle_its_own_uncaught_errors(tmp_path: Path) -> No
     assert (ended.status, ended.out, ended.messages) == (0, "mine x\n", [])
 
 
-@x12
+@pytest.mark.promise("X12")
 @pytest.mark.parametrize(
     ("code", "line"), [("\nthrow new Error('x')", 2), ("\n\nsetTimeout(() => { throw 1 })", None)]
 )
@@ -429,7 +426,7 @@ def test_deno_reports_what_nobody_caught(code: str, line: int | None, tmp_path: 
     assert ended.err and "runner" not in ended.err
 
 
-@x12
+@pytest.mark.promise("X12")
 @pytest.mark.parametrize(
     ("language", "code", "line", "mark"),
     [
@@ -463,7 +460,7 @@ def test_a_long_message_is_cut(tmp_path: Path) -> None:
         assert run(language, code, tmp_path).raised["message"] == "é" * 2048
 
 
-@x13
+@pytest.mark.promise("X13")
 @pytest.mark.parametrize(
     ("language", "code", "status", "err"),
     [
@@ -493,7 +490,7 @@ def test_a_python_thread_that_fails_does_not_fail_the_program(tmp_path: Path) ->
     assert "ZeroDivisionError" in ended.err
 
 
-@x12
+@pytest.mark.promise("X12")
 def test_an_interrupted_python_program_dies_by_the_signal(tmp_path: Path) -> None:
     code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time; time.sleep(60)"
     ended = run("python", code, tmp_path)
@@ -516,7 +513,7 @@ def test_node_sends_its_value_before_its_timers_are_done(tmp_path: Path) -> None
 # The channel
 
 
-@x13
+@pytest.mark.promise("X13")
 @pytest.mark.parametrize(
     ("language", "code"),
     [
@@ -593,7 +590,7 @@ def test_output_is_not_held_back(language: str, code: str, tmp_path: Path) -> No
 # Standard input
 
 
-@x7
+@pytest.mark.promise("X7")
 @pytest.mark.parametrize(("language", "show"), [("node", "console.log"), ("deno", "console.log")])
 def test_readers_are_served_in_order_until_the_end(
     language: str, show: str, tmp_path: Path
@@ -606,7 +603,7 @@ def test_readers_are_served_in_order_until_the_end(
     assert kinds == ["reading", "read"] * (len(kinds) // 2)
 
 
-@x7
+@pytest.mark.promise("X7")
 @pytest.mark.parametrize("language", ["node", "deno"])
 def test_waiting_for_input_is_told(language: str, tmp_path: Path) -> None:
     code = "console.log('got ' + await readStdin()); console.log('got ' + await readStdin())"
@@ -618,7 +615,7 @@ def test_waiting_for_input_is_told(language: str, tmp_path: Path) -> None:
     assert live.end().out == "got one\ngot two\n"
 
 
-@x7
+@pytest.mark.promise("X7")
 @pytest.mark.parametrize(
     ("language", "code"),
     [("node", "1"), ("node", "await readStdin()"), ("deno", "1"), ("deno", "await readStdin()")],
@@ -630,14 +627,14 @@ def test_open_stdin_does_not_keep_a_program_alive(language: str, code: str, tmp_
     live.end()
 
 
-@x7
+@pytest.mark.promise("X7")
 def test_process_stdin_is_left_to_a_program_that_uses_it(tmp_path: Path) -> None:
     code = "let s = ''; for await (const part of process.stdin) s += part; s"
     ended = run("node", code, tmp_path, "a\nb")
     assert (ended.value, len(ended.messages)) == ("a\nb", 1)
 
 
-@x7
+@pytest.mark.promise("X7")
 def test_python_input_reads_lines(tmp_path: Path) -> None:
     assert run("python", "[input(), input()]", tmp_path, "a\né\n").value == ["a", "é"]
 
@@ -645,7 +642,7 @@ def test_python_input_reads_lines(tmp_path: Path) -> None:
 # Finding programs
 
 
-@x13
+@pytest.mark.promise("X13")
 def test_bash_runs_code_even_if_it_begins_with_a_dash(tmp_path: Path) -> None:
     for code, out in [("echo $((1+1))", "2\n"), ("-x 2>/dev/null; echo on", "on\n")]:
         command = command_for("bash", code, os.environ)
@@ -682,14 +679,14 @@ def test_a_missing_interpreter_says_what_to_do() -> None:
     assert command_for("python", "1", {"PATH": "/nonexistent"}).argv[0] == sys.executable
 
 
-@x13
+@pytest.mark.promise("X13")
 def test_the_settings_choose_the_program() -> None:
     command = command_for("python", "1", {"PATH": ""}, {"python": sys.executable})
     assert command.argv[0] == sys.executable
     assert command.channel
 
 
-@x13
+@pytest.mark.promise("X13")
 def test_a_command_is_found_as_execvp_does(tmp_path: Path) -> None:
     tool = tmp_path / "bin" / "tool"
     tool.parent.mkdir()

@@ -29,7 +29,8 @@ class Watch:
     ) -> None:
         """Begin after a sequence number; `sock` is a connection that already watches."""
         self.id = execution_id
-        self.before_close: Callable[[], None] = lambda: None  # a loop that watches `fileno` must know
+        # told before the descriptor goes, for a loop that has `fileno` registered
+        self.before_close: Callable[[], None] = lambda: None
         self.more = False  # the last look did not show everything
         self.only_events = False  # set by whoever has seen enough of the output
         self._project = project

@@ -1,0 +1,55 @@
+"""What README, docs and examples show is run here, as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def python_blocks(document: str) -> list[str]:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def run_python(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("TENUTO_HOME", str(folder / "state"))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.promise("P1")
+def test_the_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = python_blocks("README.md")
+    imports, body = block.split("\n\n", 1)
+    indented = textwrap.indent(body, "    ")
+    code = f"import asyncio\n{imports}\nasync def main():\n{indented}\nasyncio.run(main())"
+    assert "45" in run_python(code, tmp_path, monkeypatch)
+
+
+@pytest.mark.promise("P1")
+def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = python_blocks("docs/python.md")
+    assert "Ada" in run_python(block, tmp_path, monkeypatch)
+
+
+@pytest.mark.promise("X11")
+def test_the_demo_plays_to_its_end() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Hello, Ada" in done.stdout
+    assert "verified dead" in done.stdout
