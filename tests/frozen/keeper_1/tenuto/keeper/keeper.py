@@ -46,7 +46,7 @@ class Keeper:
         self.writer = TapeWriter(self.loop.wake)
         self.requests = Requests(self)
         self.outcome: verdict.Outcome | None = None
-        self.ended = False
+        self.ended = self.leaving = False
         self.waiting = ""
         self.size = self.lines = 0
         self.signal_asked = 0
@@ -391,4 +391,5 @@ class Keeper:
         for fd in list(self.child.outputs):
             while fd in self.child.outputs and self._read_output(fd):
                 pass
+        self.leaving = True
         self.writer.finish()

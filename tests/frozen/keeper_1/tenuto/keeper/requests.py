@@ -68,8 +68,9 @@ class Requests:
     def close(self) -> None:
         """Send what is left to send and let everyone go: they see the end of file."""
         self.answer_killers([])  # nothing is finished before the last process is dead
-        while self._later:  # and everything is on the tape by now
-            self._reply_next()
+        for connection, fields in self._later:  # the others came too late to be served
+            if "dead" in fields and connection in self._connections:
+                connection.reply(ok=True, **fields)
         self._server.close()
         for connection in self._connections:
             connection.flush()
@@ -242,6 +243,9 @@ class Requests:
         connection.reply(ok=True)
 
     def _do_clear(self, connection: control.Connection, _: dict[str, Any]) -> None:
+        if self._keeper.leaving:
+            self._drop(connection)  # whoever asks does it without us
+            return
         self._keeper.writer.clear()
         self._reply_later(connection)
 
