@@ -184,19 +184,21 @@ async def _bare_kill(place: Place) -> float:
     )
     pids = await _grown("TENUTO_BENCH_TREE", token)
     begin = time.perf_counter()
-    end_all(pids)
-    while carriers("TENUTO_BENCH_TREE", token):
-        await asyncio.sleep(0)
+    while pids:
+        end_all(pids)
+        pids = carriers("TENUTO_BENCH_TREE", token)
     took = (time.perf_counter() - begin) * 1000
     await process.wait()
     return took
 
 
 async def _grown(variable: str, value: str) -> list[int]:
-    """Wait until the whole tree is there, and return it."""
+    """Wait until the whole tree is there and changes no more, and return it."""
     limit = time.monotonic() + 30
-    while len(found := carriers(variable, value)) < _TREE_SIZE:
+    before: list[int] = []
+    while len(found := carriers(variable, value)) != _TREE_SIZE or found != before:
         if time.monotonic() > limit:
-            raise TimeoutError(f"the tree has {len(found)} processes only")
-        await asyncio.sleep(0.005)
+            raise TimeoutError(f"the tree has {len(found)} processes, not {_TREE_SIZE}")
+        before = found
+        await asyncio.sleep(0.01)
     return found
