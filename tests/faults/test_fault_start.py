@@ -83,7 +83,7 @@ def test_starting_goes_on_after_what_is_kept_ahead_was_killed(world, whom):
     if whom == "stems":
         keepers = victims
         victims = eventually(
-            lambda: [p for p in named(world, "tenuto-idle") if procfs.parent(p) in keepers][1:]
+            lambda: [p for p in named(world, "tenuto-stem") if procfs.parent(p) in keepers][1:]
         )
     for pid in victims:
         os.kill(pid, signal.SIGKILL)

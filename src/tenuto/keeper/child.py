@@ -114,6 +114,7 @@ class Child:
 def _be_stem(theirs: list[int], terminal: bool, join: str, keeper: int) -> NoReturn:
     """Put the descriptors in place, wait for the words, exec. Never returns."""
     try:
+        linux.set_name(procfs.STEM_NAME)
         signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)  # what comes early is for the program
         signal.set_wakeup_fd(-1)
         high = max(theirs) + 10

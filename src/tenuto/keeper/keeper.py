@@ -82,7 +82,6 @@ class Keeper:
             self.child.channel, data, job.get("code"), self
         )  # it execs meanwhile
         point("keeper-begun")
-        linux.set_name(procfs.KEEPER_NAME)
         self.writer.open(tape_fd, dir_fd, job)
         self.requests.open(dir_fd, starter)
         self._watch_outputs()
@@ -280,7 +279,10 @@ class Keeper:
         """Return every live process of this execution."""
         if self._childless:
             return []
-        return sweep.members(self.id, self.child.group, os.getpid())
+        found = sweep.members(self.id, self.child.group, os.getpid())
+        if self._status is None and self.child.pid not in found:
+            found.append(self.child.pid)  # ours by birth, whatever its name
+        return found
 
     def _kill_tree(self) -> None:
         """Send SIGKILL to all until none is left; the loop goes on between the rounds."""

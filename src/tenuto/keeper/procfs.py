@@ -6,6 +6,10 @@ import os
 from collections.abc import Callable
 
 KEEPER_NAME = "tenuto-keeper"
+ZYGOTE_NAME = "tenuto-zygote"
+IDLE_NAME = "tenuto-idle"
+STEM_NAME = "tenuto-stem"
+_OURS = (KEEPER_NAME, ZYGOTE_NAME, IDLE_NAME)
 MARK = "TENUTO_EXECUTION"
 
 # read and readv, and select with one descriptor: a program that is blocked there waits for input
@@ -71,8 +75,8 @@ def carries_mark(pid: int, execution_id: str) -> bool:
 
 
 def is_keeper(pid: int) -> bool:
-    """Tell whether a process keeps an execution of its own: never swept with another one."""
-    return name(pid) == KEEPER_NAME
+    """Tell whether a process keeps an execution of its own, or will: never another one's."""
+    return name(pid) in _OURS
 
 
 def all_pids() -> list[int]:

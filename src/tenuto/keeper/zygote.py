@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 def _fork_keepers(jobs: socket.socket, ahead: int) -> None:
     """Stay here as the zygote, and return only in a forked keeper-to-be."""
-    linux.set_name("tenuto-zygote")
+    linux.set_name(procfs.ZYGOTE_NAME)
     signal_read, signal_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(signal_write, warn_on_full_buffer=False)
     taken_read, taken_write = os.pipe2(os.O_CLOEXEC)
@@ -68,7 +68,7 @@ def _fork_keepers(jobs: socket.socket, ahead: int) -> None:
             pid = os.fork()
             if pid == 0:
                 os.close(taken_read)
-                linux.set_name("tenuto-idle")
+                linux.set_name(procfs.IDLE_NAME)
                 _Taken.fd = taken_write
                 return
             idle.add(pid)
@@ -124,6 +124,7 @@ def _keep(jobs: socket.socket, base: str, boot: str) -> NoReturn:
     fds.frombytes(ancillary[0][2][:size])
     job_fd, tape_fd, dir_fd, starter_fd = fds
     starter = socket.socket(fileno=starter_fd)
+    linux.set_name(procfs.KEEPER_NAME)
     starter.send(TAKEN, socket.MSG_NOSIGNAL)  # from here on nobody may hand the job to another
     data = _contents(job_fd)
     status = 1
