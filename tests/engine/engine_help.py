@@ -160,7 +160,7 @@ def keepers_of(project: Project) -> list[int]:
         pid
         for pid in procfs.all_pids()
         if alive(pid)
-        and procfs.is_keeper(pid)
+        and procfs.name(pid) == procfs.KEEPER_NAME
         and any(path.startswith(home) for path in open_files(pid))
     ]
 

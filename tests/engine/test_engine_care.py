@@ -265,7 +265,7 @@ def zygote_of(project: Project, execution_id: str) -> int:
 def end_image(zygote: int) -> None:
     """End a zygote and the keepers it holds ready."""
     end(zygote, signal.SIGSTOP)  # so that it forks no more
-    idle = [pid for pid in procfs.children(zygote) if not procfs.is_keeper(pid)]
+    idle = [pid for pid in procfs.children(zygote) if procfs.name(pid) != procfs.KEEPER_NAME]
     for pid in [*idle, zygote]:
         end(pid)
         assert await_death(pid)
