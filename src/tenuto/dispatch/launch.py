@@ -35,10 +35,14 @@ class ZygoteLauncher:
     @property
     def alive(self) -> bool:
         """Somebody is there to take a job."""
-        if self._jobs is None:
-            return False
+        jobs = self._jobs
         poller = select.poll()
-        poller.register(self._jobs, 0)  # only a hang-up is reported
+        try:
+            if jobs is None:
+                return False
+            poller.register(jobs, 0)  # only a hang-up is reported
+        except ValueError:  # closed just now, by a start that replaces it
+            return False
         return not poller.poll(0)
 
     def renew(self) -> None:

@@ -12,7 +12,7 @@ from tenuto.core import events as ev
 from tenuto.core.execution import Chunk, Execution
 from tenuto.core.ports import Connection
 from tenuto.dispatch import control
-from tenuto.engine.recover import fold, settle
+from tenuto.engine.recover import settle
 from tenuto.keeper.frames import EVENT, OUT, Frame
 from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
@@ -40,12 +40,12 @@ class Watch:
             sock.setblocking(False)
         self._reader = TapeReader(self._folder)
         self._folded = -1
+        self.execution = Execution(execution_id)
         if after >= 0:
-            self.execution = fold(self._reader, execution_id)
-            self._folded = self._reader.last_seq()
+            for frame in self._reader.events():  # what comes meanwhile is folded with the news
+                self.execution.apply(frame.time_ns, ev.decode_event(frame.body))
+                self._folded = frame.seq
             self._reader.skip_to(after)
-        else:
-            self.execution = Execution(execution_id)
         self.next_seq = after + 1
 
     @property

@@ -8,6 +8,8 @@ import signal
 import time
 from collections.abc import Callable
 
+_NAP_S = 86400.0  # the system counts milliseconds in 32 bits: 24 days at the most
+
 
 def catch_signals() -> None:
     """Catch what would end or disturb us; done once, in the image that keepers are forked from.
@@ -47,7 +49,7 @@ class Loop:
         while not done():
             timeout = None
             if self._due:
-                timeout = max(0.0, min(self._due.values()) - time.monotonic())
+                timeout = min(_NAP_S, max(0.0, min(self._due.values()) - time.monotonic()))
             for fd, mask in self._epoll.poll(timeout):
                 handler = self._handlers.get(fd)
                 if handler is not None:

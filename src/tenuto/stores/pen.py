@@ -34,12 +34,15 @@ class Pen:
         except FileNotFoundError:
             os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
             os.mkdir(folder, 0o700)
-        dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        dir_fd = -1
         try:
+            dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             fd = os.open(NAME, flags, 0o600, dir_fd=dir_fd)
         except BaseException:
-            os.close(dir_fd)
+            if dir_fd >= 0:
+                os.close(dir_fd)
+            os.rmdir(folder)
             raise
         fcntl.flock(fd, fcntl.LOCK_EX)
         pen = cls(folder, fd, dir_fd, frames.new_magic(), 0)

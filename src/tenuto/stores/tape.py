@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 
 from tenuto.keeper import frames
@@ -28,7 +30,7 @@ class TapeReader:
         self._open()
 
     def _open(self) -> None:
-        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = _open_tape(self._path)
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = fd
@@ -289,11 +291,25 @@ def _last_lines(found: list[Frame], lines: int) -> list[Frame]:
     return kept[::-1]
 
 
+def _open_tape(path: str) -> int:
+    """Open a tape to read; what is no file stands in its place, and there is no tape then."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise FileNotFoundError(errno.ENOENT, "no file", path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "no file", path)
+    return fd
+
+
 def is_kept(folder: str) -> bool:
     """Tell whether some process holds the tape's lock: its writer is alive."""
     try:
-        fd = os.open(os.path.join(folder, NAME), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        fd = _open_tape(os.path.join(folder, NAME))
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
