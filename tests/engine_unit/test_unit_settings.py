@@ -166,7 +166,7 @@ def test_programs_come_together_from_both_files(places):
     user.write_text("[programs]\npython = '/opt/py'\nnode = '/opt/node'\n")
     (root / "tenuto.toml").write_text("[programs]\nnode = './node'\n")
     settings, sources = load_settings(str(root), environ)
-    assert settings.programs == {"python": "/opt/py", "node": "./node"}
+    assert settings.programs == {"python": "/opt/py", "node": str(root / "node")}
     assert [source.key for source in sources] == ["programs"]
 
 

@@ -36,7 +36,7 @@ def kill(args: argparse.Namespace, console: Console) -> int:
     documents: list[dict[str, Any]] = []
     code = 0
     with closing(opened()) as engine:
-        ids = [one.id for one in engine.list(running=True, most=None)] if args.all else args.ids
+        ids = [one.id for one in engine.at_work()] if args.all else args.ids
         for one in ids:
             try:
                 snapshot = engine.kill(one, name)

@@ -52,9 +52,12 @@ def logs(args: argparse.Namespace, console: Console) -> int:
             if args.follow:
                 _follow(engine, execution_id, last, since, printer)
         except KeyboardInterrupt:
-            follow.say_still_running(console, engine.execution(execution_id))
+            follow.say_still_running(console, engine.execution(execution_id), last + 1)
             return exits.INTERRUPTED
         printer.finish()
+        cleared = engine.execution(execution_id).cleared_upto
+        if cleared > args.after:
+            console.note(f"tenuto: output up to sequence number {cleared} was dropped on request")
     return 0
 
 

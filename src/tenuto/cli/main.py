@@ -135,6 +135,7 @@ def _perform(
         rest, command = rest[:cut], rest[cut + 1 :]
     args = parser.parse(flags + rest)
     args.command, args.launcher = command, launcher
+    console.json, console.quiet = args.json, args.quiet  # as -aq says it too
     if args.project is not None:
         _enter(args.project)
     gc.enable()

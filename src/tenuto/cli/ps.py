@@ -55,7 +55,7 @@ def ps(args: argparse.Namespace, console: Console) -> int:
         elif found:
             console.out("\n".join(_lines(found, console)))
         else:
-            console.message("Nothing is running." if not args.all else "There is nothing yet.")
+            console.message("Nothing is running." if not args.all else "There is none.")
     return 0
 
 
@@ -74,14 +74,18 @@ def _found(engine: BlockingEngine, args: argparse.Namespace) -> list[Snapshot]:
     if args.state is not None:
         return listed((State(args.state),), _DONE_MOST)
     live = listed(tuple(LIVE), None)
-    return live + listed(tuple(ENDED), _DONE_MOST) if args.all else live
+    if args.all:
+        return live + listed(tuple(ENDED), _DONE_MOST)
+    narrowed = args.kind or args.text or args.only_async
+    return live if narrowed else live + [one for one in engine.at_work() if one.done]
 
 
 def _lines(found: Sequence[Snapshot], console: Console) -> list[str]:
     groups = {
         "Needs you": [one for one in found if one.waiting_for is not None],
         "Running": [one for one in found if one.running and one.waiting_for is None],
-        "Done": [one for one in found if one.done],
+        "Left processes behind": [one for one in found if one.left_behind],
+        "Done": [one for one in found if one.done and not one.left_behind],
     }
     ordered = [one for group in groups.values() for one in group]
     # one table, so that the columns of all groups stand under each other

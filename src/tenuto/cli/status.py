@@ -98,7 +98,7 @@ def _running_trees(engine: BlockingEngine) -> list[Node]:
     """Return what runs under the ancestors that started it, ended ones included."""
     roots: dict[str, None] = {}
     wanted: set[str] = set()
-    for one in reversed(engine.list(running=True, most=None)):
+    for one in reversed(engine.at_work()):
         place, above = one.id, one.parent
         wanted.add(place)
         while above and above not in wanted and (row := engine.index.get(above)) is not None:

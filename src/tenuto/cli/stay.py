@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tenuto.cli import exits, follow
-from tenuto.cli.console import ERR, Console, one_line, width
+from tenuto.cli.console import ERR, Console, ReaderGone, one_line, width
 from tenuto.cli.words import how_it_ended, plural, printed_value
 from tenuto.core.ids import short
 from tenuto.engine.goals import Waiting
@@ -56,6 +56,8 @@ class Stay:
                 left = self._wait(waiting, wait, args)
             except KeyboardInterrupt:
                 return self._left(waiting, exits.INTERRUPTED)
+            except ReaderGone:
+                return self._left(waiting, exits.PIPE_CLOSED)
             return self._left(waiting, 0) if left else self._finish(waiting, wait)
 
     def _leave_at_once(self) -> int:
@@ -137,8 +139,9 @@ class Stay:
         console = self._console
         console.fresh_line()
         if snapshot.waiting_for is not None:
+            detail = f" ({snapshot.detail})" if snapshot.detail != snapshot.waiting_for else ""
             console.message(
-                f"Execution waits for {snapshot.waiting_for}; it goes on when that comes."
+                f"Execution waits for {snapshot.waiting_for}{detail}; it goes on when that comes."
             )
         else:
             console.message(f"Execution moved to async mode after {wait or 0:g} seconds.")

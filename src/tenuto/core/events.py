@@ -142,6 +142,8 @@ class Lost(Event, frozen=True, tag="lost"):
 
     reason: str
     swept: int = 0
+    size: int = 0
+    lines: int = 0
 
 
 class Resumed(Event, frozen=True, tag="resumed"):

@@ -204,8 +204,8 @@ class Execution:
         value = self.value
         fields: dict[str, Any] = {
             "reason": self.lost.reason if self.lost else ended.reason,
-            "output_bytes": ended.size,
-            "output_lines": ended.lines,
+            "output_bytes": self.lost.size if self.lost else ended.size,
+            "output_lines": self.lost.lines if self.lost else ended.lines,
             "hint": "",
         }
         fields.update(extra)
@@ -216,7 +216,7 @@ class Execution:
             parent=self.spec.parent if self.spec else None,
             state=self.state,
             waiting_for=self.waiting_for,
-            detail=ended.detail,
+            detail=self.transitions[-1].reason if self.waiting_for else ended.detail,
             exit_code=ended.exit_code,
             signal=ended.signal,
             value=None if value is None else (value.json if value.repr is None else value.repr),

@@ -31,10 +31,11 @@ from tenuto.engine.start import Starter, environment
 from tenuto.engine.watch import Watch, as_chunk, is_output
 from tenuto.engine.work import Options, Work, code_work, command_work
 from tenuto.stores.index import Index
-from tenuto.stores.layout import Project, find_project, make_home, owner_elsewhere
+from tenuto.stores.layout import Project, current_folder, find_project, make_home, owner_elsewhere
 from tenuto.stores.tape import TapeReader
 
 _LAST_WORDS = 20
+_NAMED = 5
 _ASIDE_S = 2.0  # for what is only said on the side: a stopped keeper must not stop an answer
 
 
@@ -60,7 +61,7 @@ class BlockingEngine:
     @classmethod
     def open_here(cls, launcher: Dispatcher | None = None, **flags: object) -> BlockingEngine:
         """Return the engine of the project around the current folder."""
-        project = find_project(os.getcwd(), os.environ)
+        project = find_project(current_folder(), os.environ)
         settings, _ = load_settings(project.root, os.environ, flags)
         return cls(project, settings, launcher or FreshLauncher())
 
@@ -305,7 +306,7 @@ class BlockingEngine:
         return [self._listed(row) for row in rows]
 
     def _listed(self, row: Row) -> Snapshot:
-        if row.state in LIVE:
+        if row.state in LIVE or row.has_left:
             execution = recover.load(self.project, row.id)
             if execution is not None and execution.spec is not None:
                 extra = self._live_counts(execution)
@@ -313,16 +314,22 @@ class BlockingEngine:
                 return execution.snapshot(time.time_ns(), hint=hint, **extra)
         return from_row(row)
 
+    def at_work(self) -> list[Snapshot]:
+        """Return what has processes, newest first: live executions, and ended ones that left some."""
+        self.settle_live()
+        return [self._listed(row) for row in reversed(self.index.live())]
+
     def resolve(self, execution_id: str) -> str:
         """Return the whole id for an id or a unique prefix of one."""
         prefix = check_prefix(execution_id)
-        found = self.index.by_prefix(prefix)
+        found = self.index.by_prefix(prefix, _NAMED)
         if len(found) == 1:
             return found[0].id
         if len(found) > 1:
-            names = ", ".join(short(row.id) for row in found)
+            names = "; ".join(f"{short(row.id)} {row.state} {row.title[:30]}" for row in found)
+            more = "" if len(found) < _NAMED else ", and maybe more"
             raise AmbiguousId(
-                f"{execution_id} fits several executions: {names}", "write more of it"
+                f"{execution_id} fits several executions: {names}{more}", "write more of it"
             )
         if is_id(prefix):
             if os.path.isdir(self.project.folder(prefix)):  # the index may lag

@@ -23,7 +23,7 @@ from tenuto.engine.retention import Cleaned, clean, clean_by_settings
 from tenuto.engine.settings import Settings, load_settings
 from tenuto.engine.watch import Watch, as_chunk, is_output
 from tenuto.engine.work import Options, Work
-from tenuto.stores.layout import find_project
+from tenuto.stores.layout import current_folder, find_project
 
 _T = TypeVar("_T")
 _THREADS = 8
@@ -59,7 +59,7 @@ class Engine:
             self._threads.shutdown()
 
     def _open(self) -> BlockingEngine:
-        project = find_project(self._folder or os.getcwd(), os.environ)
+        project = find_project(self._folder or current_folder(), os.environ)
         settings = self._settings or load_settings(project.root, os.environ)[0]
         self._zygote = ZygoteLauncher(settings.keepers_ahead)
         engine = BlockingEngine(project, settings, self._zygote)
@@ -134,6 +134,8 @@ class Engine:
         language: str | None,
         options: dict[str, Any],
     ) -> Work:
+        if isinstance(command, str):
+            raise InvalidInput("a command is a list of words", 'such as command=["ls", "-l"]')
         if (code is None) == (command is None):
             raise InvalidInput("give either code or a command", "engine.run(code, language=…)")
         try:
@@ -258,9 +260,9 @@ class Engine:
         return await self._call(self._engine.kill, execution_id, signal)
 
     async def kill_all(self) -> list[Snapshot]:
-        """Kill every live execution of the project."""
+        """Kill every execution of the project that has processes."""
         killed: list[Snapshot] = []
-        for snapshot in await self.list(running=True, most=None):
+        for snapshot in await self._call(self._engine.at_work):
             try:
                 killed.append(await self.kill(snapshot.id))
             except NotRunning:

@@ -118,6 +118,6 @@ def _interpreters(engine: BlockingEngine) -> Iterator[Check]:
         found = (
             f"{status.program} {status.version or ''}".strip() if status.program else "not found"
         )
-        yield Check(
-            f"language {status.language}", True, found if not status.problem else status.problem
-        )
+        chosen = status.language in engine.settings.programs  # asked for, so it must be there
+        fine = not (chosen and status.problem)
+        yield Check(f"language {status.language}", fine, status.problem or found)

@@ -63,6 +63,13 @@ _BY_SIGNAL = {
     "SIGPIPE": "it wrote to a pipe whose reader was gone",
 }
 
+_BY_REASON = {
+    "deadline": "the partial output is kept; raise or drop --deadline",
+    "idle": "the partial output is kept; raise or drop --idle",
+    "limit": "the partial output is kept; raise that limit",
+    "exec": "the program could not be started: check its path, its rights and its first line",
+}
+
 
 def suggest(execution: Execution, last_words: str) -> str:
     """Return the next step to take, or an empty text."""
@@ -74,17 +81,15 @@ def suggest(execution: Execution, last_words: str) -> str:
         return f"see tenuto logs {where}; run it again with: tenuto resume --force {where}"
     if ended is None or execution.state in (State.SUCCEEDED, State.KILLED, State.INTERRUPTED):
         return ""
-    if ended.reason in ("deadline", "idle"):
-        return f"the partial output is kept; raise or drop --{ended.reason}"
-    if ended.reason == "limit":
-        return "the partial output is kept; raise that limit"
-    if ended.reason == "exec":
-        return "the program could not be started: check its path, its rights and its first line"
+    if ended.reason in _BY_REASON:
+        return _BY_REASON[ended.reason]
     raised = execution.raised
     words = f"{raised.name}: {raised.message}\n{last_words}" if raised else last_words
     for pattern, advice in _PATTERNS:
         if re.search(pattern, words):
             return advice
+    if raised is not None:
+        return f"the code raised {raised.name}: see the line it names"
     return _BY_SIGNAL.get(ended.signal or "", "")
 
 
@@ -94,9 +99,7 @@ def _while_live(execution: Execution) -> str:
         case WaitingFor.INPUT:
             return f"it waits for input: tenuto send {where} TEXT"
         case WaitingFor.DISK:
-            return (
-                f"it waits for room: free disk space, or drop its output with: tenuto clear {where}"
-            )
+            return f"free disk space, or drop its output with: tenuto clear {where}"
         case None:
             return ""
         case other:

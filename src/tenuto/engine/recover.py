@@ -18,6 +18,7 @@ from tenuto.core.ids import born_ms
 from tenuto.core.listing import Row
 from tenuto.core.states import State
 from tenuto.keeper import procfs
+from tenuto.keeper.frames import EVENT
 from tenuto.keeper.sweep import sweep
 from tenuto.stores.layout import Project
 from tenuto.stores.pen import Pen
@@ -59,7 +60,7 @@ def settle(project: Project, execution_id: str) -> Execution | None:
     except NotFinished:  # somebody else settles it, or it was resumed
         return load(project, execution_id)
     except OSError:  # no room, or no right, to write it down: true all the same
-        return _lost_unwritten(execution)
+        return _lost_unwritten(folder, execution)
     if pen is None:
         if _is_empty(folder) or is_kept(folder):
             return execution  # just being made
@@ -69,9 +70,9 @@ def settle(project: Project, execution_id: str) -> Execution | None:
         execution = load(project, execution_id)
         if execution is not None and _needs_keeper(execution):
             swept = sweep_after(execution)
-            pen.append(_what_happened(execution, swept))
+            pen.append(_what_happened(folder, execution, swept))
     except OSError:
-        return _lost_unwritten(execution) if execution is not None else None
+        return _lost_unwritten(folder, execution) if execution is not None else None
     finally:
         pen.put_down()
     return load(project, execution_id)
@@ -87,10 +88,23 @@ def _needs_keeper(execution: Execution) -> bool:
     return execution.live or bool(execution.left_behind)
 
 
-def _what_happened(execution: Execution, swept: int) -> ev.Event:
+def _what_happened(folder: str, execution: Execution, swept: int) -> ev.Event:
     if not execution.live:
         return ev.LeftBehindEnded(killed=swept > 0)
-    return ev.Lost(reason=_KEEPER_DIED if execution.started else _AT_START, swept=swept)
+    reason = _KEEPER_DIED if execution.started else _AT_START
+    size, lines = output_of(folder)
+    return ev.Lost(reason=reason, swept=swept, size=size, lines=lines)
+
+
+def output_of(folder: str) -> tuple[int, int]:
+    """Return bytes and lines of the output on a tape, for those that nobody counts any more."""
+    size = lines = 0
+    with TapeReader(folder) as reader:
+        for frame in reader.frames():
+            if frame.stream != EVENT:
+                size += len(frame.body)
+                lines += frame.body.count(b"\n")
+    return size, lines
 
 
 def sweep_after(execution: Execution) -> int:
@@ -111,9 +125,9 @@ def _lost_unread(execution: Execution) -> Execution:
     return execution
 
 
-def _lost_unwritten(execution: Execution) -> Execution:
+def _lost_unwritten(folder: str, execution: Execution) -> Execution:
     swept = sweep_after(execution)
-    execution.apply(time.time_ns(), _what_happened(execution, swept))
+    execution.apply(time.time_ns(), _what_happened(folder, execution, swept))
     return execution
 
 
@@ -135,8 +149,8 @@ def row_of(execution: Execution, starter: str = "") -> Row:
         ended_ns=execution.ended_ns,
         starter=starter,
         has_left=bool(execution.left_behind),
-        size=ended.size if ended else 0,
-        lines=ended.lines if ended else 0,
+        size=execution.lost.size if execution.lost else ended.size if ended else 0,
+        lines=execution.lost.lines if execution.lost else ended.lines if ended else 0,
     )
 
 

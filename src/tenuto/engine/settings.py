@@ -116,7 +116,11 @@ def load_settings(
         for key, value in _from_file(path).items():
             if key.startswith("programs."):
                 programs = dict(chosen.get("programs", {}))
-                programs[key.removeprefix("programs.")] = str(value)
+                # a path is meant from where the file is, a bare name is looked up on PATH
+                program = str(value)
+                if "/" in program:
+                    program = os.path.normpath(os.path.join(os.path.dirname(path), program))
+                programs[key.removeprefix("programs.")] = program
                 chosen["programs"] = programs
                 sources["programs"] = Source("programs", programs, path)
             else:

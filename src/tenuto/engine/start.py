@@ -19,7 +19,7 @@ from tenuto.core.listing import Row
 from tenuto.core.ports import Connection, Dispatcher, Store
 from tenuto.core.specs import Limits
 from tenuto.core.states import RESUMABLE, State
-from tenuto.engine.recover import fold, settle, starter_mark
+from tenuto.engine.recover import fold, output_of, settle, starter_mark
 from tenuto.engine.settings import Settings
 from tenuto.engine.work import Work
 from tenuto.keeper.faults import point
@@ -97,11 +97,13 @@ class Starter:
                 "run the work anew",
             )
         pen.append(ev.Resumed(argv=work.spec.argv))
-        return self._hand_over(pen, execution_id, work)
+        return self._hand_over(pen, execution_id, work, *output_of(folder))
 
-    def _hand_over(self, pen: Pen, execution_id: str, work: Work) -> Connection:
+    def _hand_over(
+        self, pen: Pen, execution_id: str, work: Work, size: int = 0, lines: int = 0
+    ) -> Connection:
         """Give the tape to a keeper; our own lock on it stays until one has taken the job."""
-        job = _job(pen, execution_id, work)
+        job = _job(pen, execution_id, work, size, lines)
         try:
             for _ in range(_TRIES):
                 sock = self._launcher.launch(job, pen.fd, pen.dir_fd)
@@ -163,7 +165,7 @@ def _take_up(folder: str) -> Pen | None:
         time.sleep(_PAUSE_S)
 
 
-def _job(pen: Pen, execution_id: str, work: Work) -> bytes:
+def _job(pen: Pen, execution_id: str, work: Work, size: int = 0, lines: int = 0) -> bytes:
     spec = work.spec
     job: dict[str, Any] = {
         "v": 1,
@@ -180,6 +182,8 @@ def _job(pen: Pen, execution_id: str, work: Work) -> bytes:
         "limits": spec.limits,
         "deadline": spec.deadline,
         "idle": spec.idle,
+        "size": size,  # of the output that is there already
+        "lines": lines,
     }
     try:
         return msgspec.json.encode(job)

@@ -12,6 +12,7 @@ from tenuto.core.quantities import parse_duration
 from tenuto.core.specs import Limits, Spec, check_text
 from tenuto.interpreters import command_for, resolve_program
 from tenuto.keeper.procfs import MARK
+from tenuto.stores.layout import current_folder
 
 _MOST = 2**60
 
@@ -96,8 +97,10 @@ def _work(
 
 
 def _folder(cwd: str | None) -> str:
-    path = os.path.abspath(os.path.expanduser(cwd)) if cwd else os.getcwd()
+    path = os.path.abspath(os.path.expanduser(cwd)) if cwd else current_folder()
     check_text("the working directory", path)
+    if os.path.isfile(path):
+        raise InvalidInput(f"the working directory {path} is a file", "name a folder with --cwd")
     if not os.path.isdir(path):
         raise InvalidInput(
             f"the working directory {path} does not exist", "make it, or name another with --cwd"
@@ -119,6 +122,8 @@ def _environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str,
 def _checked(limits: Limits) -> Limits:
     for name in ("memory", "cpu", "file_size", "open_files", "output"):
         value = getattr(limits, name)
+        if value is not None and not isinstance(value, (int, float)):
+            raise InvalidInput(f"the {name} limit must be a number, not {value!r}")
         if value is not None and not 0 < value < _MOST:
             raise InvalidInput(f"the {name} limit must be above zero and below 2^60, not {value}")
     return limits

@@ -70,6 +70,7 @@ class Keeper:
         self.job = job
         self.id: str = job["id"]
         self.limits: dict[str, Any] = job.get("limits") or {}
+        self.size, self.lines = int(job.get("size", 0)), int(job.get("lines", 0))
         self._dir_fd = dir_fd
         size = None
         if job.get("pty"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tenuto.core.errors import DiskFull, EngineFault
+from tenuto.core.errors import DiskFull, EngineFault, InvalidInput
 from tenuto.core.ids import day_of, is_id
 
 LINK = ".tenuto"
@@ -59,6 +59,15 @@ def state_base(environ: Mapping[str, str]) -> str:
     home = environ.get("HOME") or os.path.expanduser("~")
     state = environ.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state")
     return os.path.join(state, "tenuto")
+
+
+def current_folder() -> str:
+    """Return the folder we are in, or say that it is gone."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        message = "the current folder does not exist any more"
+        raise InvalidInput(message, "go to another one with cd") from None
 
 
 def find_project(cwd: str, environ: Mapping[str, str]) -> Project:
