@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tenuto.engine.goals import Waiting
 
 
+_DAY_S = 86400.0  # the system counts milliseconds in 32 bits
+
+
 class Ticker:
     """Calls something at intervals while a wait lasts."""
 
@@ -88,7 +91,7 @@ def rest(descriptors: list[int], bounds: list[float | None]) -> set[int]:
             poller.register(fd, select.POLLIN)
     times = [bound for bound in bounds if bound is not None]
     # rounded up: poll counts whole milliseconds, and too short a sleep would spin
-    timeout = int(min(times) * 1000) + 1 if times else None
+    timeout = int(min(*times, _DAY_S) * 1000) + 1 if times else None
     return {fd for fd, _ in poller.poll(timeout)}
 
 

@@ -36,6 +36,7 @@ from tenuto.stores.tape import TapeReader
 
 _LAST_WORDS = 20
 _NAMED = 5
+_DAY_S = 86400
 _ASIDE_S = 2.0  # for what is only said on the side: a stopped keeper must not stop an answer
 
 
@@ -120,7 +121,7 @@ class BlockingEngine:
         """Return a watch on an execution, by its whole id."""
         try:
             return Watch(self.project, execution_id, after, sock)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise UnknownExecution(
                 f"{execution_id} has no tape: {recover.NEVER_STARTED}", "run the work anew"
             ) from None
@@ -185,7 +186,7 @@ class BlockingEngine:
         """Yield the output on the tape: all of it, after a cursor, since a time, or the last lines."""
         try:
             reader = TapeReader(self.project.folder(execution_id))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         with reader:
             if tail is not None:
@@ -398,7 +399,8 @@ def sleep(watch: Watch, at_most: float | None) -> None:
         return
     poller = select.poll()
     poller.register(watch.fileno(), select.POLLIN)
-    poller.poll(None if timeout is None else timeout * 1000)
+    # whole days are looked through in between: the system counts milliseconds in 32 bits
+    poller.poll(None if timeout is None else min(timeout, _DAY_S) * 1000)
 
 
 def corrected(rows: Sequence[Row], unwritten: Sequence[Row], query: Query) -> list[Row]:

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tenuto.core.errors import UnknownExecution
 from tenuto.core.events import decode_event
 from tenuto.core.execution import Chunk, Snapshot
+from tenuto.core.ids import short
 from tenuto.core.quantities import iso
 from tenuto.engine.redact import Redactor
-from tenuto.keeper.frames import EVENT
+from tenuto.engine.watch import as_chunk
+from tenuto.keeper.frames import EVENT, Frame
 from tenuto.stores.tape import TapeReader
 
 if TYPE_CHECKING:
@@ -79,27 +82,35 @@ def chunk_document(chunk: Chunk) -> dict[str, Any]:
 def event_documents(engine: BlockingEngine, execution_id: str) -> Iterator[dict[str, Any]]:
     """Yield the tape's events in order, without secrets."""
     redactor = Redactor(engine.environ)
-    with TapeReader(engine.project.folder(execution_id)) as reader:
+    with _tape(engine, execution_id) as reader:
         for frame in reader.events():
-            try:
-                body: Any = msgspec.json.decode(frame.body)
-            except msgspec.MsgspecError:
-                body = {"type": type(decode_event(frame.body)).__name__.lower()}
-            yield {"seq": frame.seq, "time": iso(frame.time_ns), **redactor.data(body)}  # pyright: ignore
+            yield {"seq": frame.seq, "time": iso(frame.time_ns), **_event(frame, redactor)}
 
 
 def export_documents(engine: BlockingEngine, execution_id: str) -> Iterator[dict[str, Any]]:
     """Yield a whole execution, a line each: the document, then events and output in tape order."""
     redactor = Redactor(engine.environ)
     snapshot = engine.show(execution_id)
-    yield redactor.data(execution_document(snapshot, with_output=False))  # pyright: ignore
-    with TapeReader(engine.project.folder(snapshot.id)) as reader:
+    with _tape(engine, snapshot.id) as reader:
+        yield redactor.data(execution_document(snapshot, with_output=False))  # pyright: ignore
         for frame in reader.frames():
-            head = {"seq": frame.seq, "time": iso(frame.time_ns)}
             if frame.stream == EVENT:
-                body: Any = msgspec.json.decode(frame.body)
-                yield {**head, "event": redactor.data(body)}
+                head = {"seq": frame.seq, "time": iso(frame.time_ns)}
+                yield {**head, "event": _event(frame, redactor)}
             else:
-                stream = "out" if frame.stream == 1 else "err"
-                chunk = Chunk(frame.seq, frame.time_ns, stream, frame.body)
-                yield redactor.data(chunk_document(chunk))  # pyright: ignore
+                yield redactor.data(chunk_document(as_chunk(frame)))  # pyright: ignore
+
+
+def _tape(engine: BlockingEngine, execution_id: str) -> TapeReader:
+    try:
+        return TapeReader(engine.project.folder(execution_id))
+    except OSError:
+        raise UnknownExecution(f"{short(execution_id)} has no tape", "tenuto ps -a") from None
+
+
+def _event(frame: Frame, redactor: Redactor) -> dict[str, Any]:
+    try:
+        body: Any = msgspec.json.decode(frame.body)
+    except (msgspec.MsgspecError, RecursionError):
+        body = {"type": type(decode_event(frame.body)).__name__.lower()}
+    return redactor.data(body)  # pyright: ignore

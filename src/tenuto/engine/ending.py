@@ -7,7 +7,13 @@ import signal
 import time
 
 from tenuto.core import events as ev
-from tenuto.core.errors import InvalidInput, KeeperUnreachable, NotFinished, NotRunning
+from tenuto.core.errors import (
+    InvalidInput,
+    KeeperUnreachable,
+    NotFinished,
+    NotRunning,
+    UnknownExecution,
+)
 from tenuto.core.ids import short
 from tenuto.core.ports import Store
 from tenuto.core.states import State
@@ -15,6 +21,7 @@ from tenuto.dispatch import control
 from tenuto.engine import recover
 from tenuto.engine.watch import Watch
 from tenuto.keeper import procfs
+from tenuto.keeper.sweep import sweep
 from tenuto.stores.layout import Project
 from tenuto.stores.pen import Pen
 
@@ -44,6 +51,8 @@ def kill(project: Project, index: Store, execution_id: str, name: str = "KILL") 
         control.request(folder, "kill", _KILL_PATIENCE_S, signal=name)
     except control.NoKeeper:
         execution = recover.settle(project, execution_id)
+        if execution is None and sweep(execution_id, "", [], _KILL_PATIENCE_S):
+            return  # its folder was deleted under it; its processes were still there
         state = execution.state if execution is not None else State.LOST
         raise NotRunning(
             f"{short(execution_id)} has ended already: {state}",
@@ -128,7 +137,10 @@ def clear(project: Project, execution_id: str) -> None:
     try:
         control.request(project.folder(execution_id), "clear")
     except control.NoKeeper:
-        recover.settle(project, execution_id)
+        if recover.settle(project, execution_id) is None:
+            raise UnknownExecution(
+                f"{short(execution_id)} has no tape", "there is nothing to clear"
+            ) from None
         pen = Pen.take_up(project.folder(execution_id))
         if pen is None:
             raise InvalidInput(f"the tape of {short(execution_id)} cannot be read") from None

@@ -26,6 +26,7 @@ from tenuto.stores.tape import NAME as TAPE
 from tenuto.stores.tape import TapeReader, is_kept
 
 _SWEEP_S = 5.0
+_JUST_MADE_S = 2.0
 UNREADABLE = "its tape cannot be read"
 NEVER_STARTED = "its starter died before the work began"
 _AT_START = "its starter or its keeper died before the start was recorded"
@@ -79,8 +80,9 @@ def settle(project: Project, execution_id: str) -> Execution | None:
 
 
 def _is_empty(folder: str) -> bool:
-    """Tell whether a tape was made and not yet written: its starter is about to."""
-    return os.stat(os.path.join(folder, TAPE)).st_size == 0
+    """Tell whether a tape was made a moment ago and not yet written: its starter is about to."""
+    status = os.stat(os.path.join(folder, TAPE))
+    return status.st_size == 0 and abs(time.time() - status.st_mtime) < _JUST_MADE_S
 
 
 def _needs_keeper(execution: Execution) -> bool:

@@ -88,16 +88,20 @@ class Starter:
         pen = _take_up(folder)
         if pen is None:
             raise EngineFault("its tape cannot be read", "run the work anew")
-        with TapeReader(folder) as reader:
-            execution = fold(reader, execution_id)
-        if execution.state not in RESUMABLE:
+        try:
+            with TapeReader(folder) as reader:
+                execution = fold(reader, execution_id)
+            if execution.state not in RESUMABLE:
+                raise NotFinished(
+                    f"it is {execution.state}: only an interrupted or lost one can be resumed",
+                    "run the work anew",
+                )
+            pen.append(ev.Resumed(argv=work.spec.argv))
+            counted = output_of(folder)
+        except BaseException:
             pen.put_down()
-            raise NotFinished(
-                f"it is {execution.state}: only an interrupted or lost execution can be resumed",
-                "run the work anew",
-            )
-        pen.append(ev.Resumed(argv=work.spec.argv))
-        return self._hand_over(pen, execution_id, work, *output_of(folder))
+            raise
+        return self._hand_over(pen, execution_id, work, *counted)
 
     def _hand_over(
         self, pen: Pen, execution_id: str, work: Work, size: int = 0, lines: int = 0

@@ -74,6 +74,10 @@ class Loop:
             self._epoll.register(fd, mask)
         self._handlers[fd] = handler
 
+    def mask(self, fd: int, mask: int) -> None:
+        """Change what a descriptor is watched for; 0 pauses it."""
+        self._epoll.modify(fd, mask)
+
     def off(self, fd: int) -> None:
         """Forget a descriptor (before it is closed)."""
         if self._handlers.pop(fd, None) is not None:

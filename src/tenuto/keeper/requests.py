@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tenuto.keeper.keeper import Keeper
 
 _KILL_PATIENCE_S = 5.0
+_ACCEPT_S = 0.1
 _FOREVER_S = 1e12
 
 
@@ -45,12 +46,19 @@ class Requests:
         while True:
             try:
                 sock, _ = self._server.accept()
-            except OSError:
+            except BlockingIOError:
+                return
+            except OSError:  # no descriptor left, perhaps: look again later instead of spinning
+                self._keeper.loop.mask(self._server.fileno(), 0)
+                self._keeper.loop.after(_ACCEPT_S, self._listen_again)
                 return
             if control.is_ours(sock):
                 self._add(control.Connection(sock))
             else:
                 sock.close()
+
+    def _listen_again(self) -> None:
+        self._keeper.loop.mask(self._server.fileno(), select.EPOLLIN)
 
     def _add(self, connection: control.Connection) -> None:
         self._connections.add(connection)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -135,15 +136,22 @@ def make_home(project: Project) -> None:
                 f"the state folder {project.home} belongs to another user",
                 "set TENUTO_HOME to a folder of your own",
             )
-        if status.st_mode & 0o077:
+        if status.st_mode & 0o777 != 0o700:
             os.chmod(project.home, 0o700)
-        os.makedirs(project.executions, mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            make_private(project.executions)
     except OSError as error:
         raise as_error(error, f"cannot make the state folder {project.home}") from error
     link = os.path.join(project.root, LINK)
     outside = os.path.realpath(project.home) != os.path.realpath(link)
     if outside and "TENUTO_HOME" not in os.environ and not os.path.lexists(link):
         _link(project, link)
+
+
+def make_private(folder: str) -> None:
+    """Make a folder for our user alone, whatever the umask says."""
+    os.mkdir(folder, 0o700)
+    os.chmod(folder, 0o700)
 
 
 def _link(project: Project, link: str) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 
 from tenuto.core.errors import NotFinished
 from tenuto.core.events import Event, Repaired, encode_event
 from tenuto.keeper import frames, rewrite
+from tenuto.stores.layout import make_private
 from tenuto.stores.tape import NAME
 
 _PAUSE_S = 0.0005
@@ -30,15 +32,17 @@ class Pen:
     def create(cls, folder: str, first: Event) -> Pen:
         """Make the execution's folder and its tape with frame 0; the lock is ours from the start."""
         try:
-            os.mkdir(folder, 0o700)
+            make_private(folder)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
-            os.mkdir(folder, 0o700)
+            with suppress(FileExistsError):
+                make_private(os.path.dirname(folder))
+            make_private(folder)
         dir_fd = -1
         try:
             dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             fd = os.open(NAME, flags, 0o600, dir_fd=dir_fd)
+            os.fchmod(fd, 0o600)
         except BaseException:
             if dir_fd >= 0:
                 os.close(dir_fd)
