@@ -37,6 +37,7 @@ class Child:
     def __init__(self, base: str, terminal: tuple[int, int, bool] | None = None) -> None:
         """Fork the stem; `base` is where its control group can be made, `terminal` rows, cols, echo."""
         self.outputs: dict[int, int] = {}
+        self.terminal = terminal is not None
         self.group = cgroup.create(base) if base else ""
         stdio = self._terminal(*terminal) if terminal else self._pipes()
         self.channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

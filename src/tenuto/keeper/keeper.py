@@ -60,7 +60,7 @@ class Keeper:
         self._killed_left = False
         self._status: int | None = None
         self._usage: resource.struct_rusage | None = None
-        self._quiet_since = 0.0
+        self._quiet_since = self._drain_until = 0.0
         self._input_pause = _INPUT_FIRST_S
         self._input_seen = 0
 
@@ -344,11 +344,14 @@ class Keeper:
         """Take what the program wrote before it ended; others may hold its pipes much longer."""
         if self._paused and not self.outcome:
             return
-        limit = time.monotonic() + _DRAIN_S
+        self._drain_until = self._drain_until or time.monotonic() + _DRAIN_S
         for fd in list(self.child.outputs):
-            # what is in the pipe now was written before the end: that much is read in any case
+            # What the program wrote is in the pipe now, before anything that others may add. Only
+            # a terminal passes it on in its own time.
             its_own = self.child.unread(fd) if fd in self.child.outputs else 0
-            while fd in self.child.outputs and (its_own > 0 or time.monotonic() < limit):
+            while fd in self.child.outputs and (
+                its_own > 0 or (self.child.terminal and time.monotonic() < self._drain_until)
+            ):
                 size = self._read_output(fd)
                 its_own -= size
                 if not size or (self._paused and not self.outcome):
