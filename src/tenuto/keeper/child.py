@@ -45,10 +45,12 @@ class Child:
         if self.group:
             group_fd = os.open(self.group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         keeper = os.getpid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)  # what comes early is for the program
         self.pid, inside = linux.fork(group_fd)
         if self.pid == 0:
             join = "" if inside else self.group
             _be_stem([*stdio, far.fileno()], terminal is not None, join, keeper)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
         for fd in {group_fd, *stdio}:
             if fd >= 0:
                 os.close(fd)
@@ -116,7 +118,6 @@ def _be_stem(theirs: list[int], terminal: bool, join: str, keeper: int) -> NoRet
     """Put the descriptors in place, wait for the words, exec. Never returns."""
     try:
         linux.set_name(procfs.STEM_NAME)
-        signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)  # what comes early is for the program
         signal.set_wakeup_fd(-1)
         high = max(theirs) + 10
         moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, high) for fd in theirs]
