@@ -68,7 +68,7 @@ class Channel:
         except OSError:
             data = b""
         if not data or len(self._in) + len(data) > _MOST:
-            self._close()
+            self.close()
             return False
         self._in += data
         while (end := self._in.find(b"\n")) >= 0:
@@ -86,7 +86,8 @@ class Channel:
         while self._open and self._receive() and time.monotonic() < limit:
             pass
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Let go of our end."""
         if self._open:
             self._open = False
             self.reading = False

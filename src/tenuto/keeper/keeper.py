@@ -98,6 +98,15 @@ class Keeper:
         if self.child.group:
             cgroup.remove(self.child.group)
 
+    def close(self) -> None:
+        """Let go of everything that is open, so that this process may keep another execution."""
+        self.writer.close()
+        self.channel.close()
+        for fd in self.child.outputs:
+            os.close(fd)
+        os.close(self._dir_fd)
+        self.loop.close()
+
     def _answer(self) -> None:
         """Give the answers that waited until what they tell of was on the tape."""
         while self.writer.calls:

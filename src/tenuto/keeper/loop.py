@@ -39,8 +39,8 @@ class Loop:
         self._handlers: dict[int, Callable[[int], object]] = {}
         self._due: dict[Callable[[], None], float] = {}
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._signal_fd, signal_far = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(signal_far, warn_on_full_buffer=False)
+        self._signal_fd, self._signal_far = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(self._signal_far, warn_on_full_buffer=False)
         self.on(self._signal_fd, select.EPOLLIN, lambda _: self._signalled())
         self.on(self._wake_fd, select.EPOLLIN, lambda _: self._woken())
 
@@ -99,6 +99,13 @@ class Loop:
     def wake(self) -> None:
         """Have `on_wake` called in the loop; for other threads."""
         os.eventfd_write(self._wake_fd, 1)
+
+    def close(self) -> None:
+        """Let go of our own descriptors; nobody may wake us any more."""
+        signal.set_wakeup_fd(-1)
+        self._epoll.close()
+        for fd in (self._wake_fd, self._signal_fd, self._signal_far):
+            os.close(fd)
 
     def _woken(self) -> None:
         os.eventfd_read(self._wake_fd)
