@@ -10,6 +10,9 @@ from tenuto.keeper.boot import BOOT
 
 PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _JOBS_FD = 3
+# Buffers of output stay in the heap between their uses: giving them back to the system and faulting
+# them in again would cost more than everything else that is done with them.
+_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "67108864", "MALLOC_TRIM_THRESHOLD_": "67108864"}
 _PASSED_ON = ("PATH", "TENUTO_FAULT", "TENUTO_KEEPER_LOG")
 
 
@@ -20,11 +23,7 @@ def spawn(ahead: int, source: str) -> tuple[socket.socket, int]:
         pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", "-c", BOOT, source, str(_JOBS_FD), str(ahead)],
-            {
-                key: os.environ[key]
-                for key in ("PATH", "TENUTO_FAULT", "TENUTO_KEEPER_LOG")
-                if key in os.environ
-            },
+            {**_MEMORY, **{key: os.environ[key] for key in _PASSED_ON if key in os.environ}},
             file_actions=[(os.POSIX_SPAWN_DUP2, far.fileno(), _JOBS_FD)],
             setsigdef=list(range(1, 32)),
         )
