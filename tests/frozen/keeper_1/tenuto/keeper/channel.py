@@ -10,6 +10,7 @@ import json
 import select
 import socket
 import struct
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tenuto.keeper.keeper import Keeper
 
 _MOST = 20 * 1024 * 1024
+_DRAIN_S = 0.2
 
 
 class Channel:
@@ -66,21 +68,26 @@ class Channel:
         except OSError:
             data = b""
         if not data or len(self._in) + len(data) > _MOST:
-            self._close()
+            self.close()
             return False
         self._in += data
         while (end := self._in.find(b"\n")) >= 0:
             line = bytes(self._in[:end])
             del self._in[: end + 1]
-            self._take(line)
+            try:
+                self._take(line)
+            except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
+                continue  # not of the runner's making
         return True
 
     def drain(self) -> None:
-        """Take what was sent before the program ended."""
-        while self._open and self._receive():
+        """Take what was sent before the program ended; others may hold its line, and go on."""
+        limit = time.monotonic() + _DRAIN_S
+        while self._open and self._receive() and time.monotonic() < limit:
             pass
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Let go of our end."""
         if self._open:
             self._open = False
             self.reading = False

@@ -37,6 +37,7 @@ class Child:
     def __init__(self, base: str, terminal: tuple[int, int, bool] | None = None) -> None:
         """Fork the stem; `base` is where its control group can be made, `terminal` rows, cols, echo."""
         self.outputs: dict[int, int] = {}
+        self.terminal = terminal is not None
         self.group = cgroup.create(base) if base else ""
         stdio = self._terminal(*terminal) if terminal else self._pipes()
         self.channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -44,10 +45,12 @@ class Child:
         if self.group:
             group_fd = os.open(self.group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         keeper = os.getpid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)  # what comes early is for the program
         self.pid, inside = linux.fork(group_fd)
         if self.pid == 0:
             join = "" if inside else self.group
             _be_stem([*stdio, far.fileno()], terminal is not None, join, keeper)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
         for fd in {group_fd, *stdio}:
             if fd >= 0:
                 os.close(fd)
@@ -114,7 +117,7 @@ class Child:
 def _be_stem(theirs: list[int], terminal: bool, join: str, keeper: int) -> NoReturn:
     """Put the descriptors in place, wait for the words, exec. Never returns."""
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)  # what comes early is for the program
+        linux.set_name(procfs.STEM_NAME)
         signal.set_wakeup_fd(-1)
         high = max(theirs) + 10
         moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, high) for fd in theirs]

@@ -70,9 +70,9 @@ class Connection:
         self._out = bytearray()
 
     @property
-    def unsent(self) -> bool:
-        """Some of a reply waits for the client to read."""
-        return bool(self._out)
+    def unsent(self) -> int:
+        """Bytes of replies that wait for the client to read."""
+        return len(self._out)
 
     def receive(self) -> list[dict[str, Any]] | None:
         """Return the whole messages that arrived, or None once the client is gone."""

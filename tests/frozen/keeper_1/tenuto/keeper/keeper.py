@@ -60,7 +60,7 @@ class Keeper:
         self._killed_left = False
         self._status: int | None = None
         self._usage: resource.struct_rusage | None = None
-        self._quiet_since = 0.0
+        self._quiet_since = self._drain_until = 0.0
         self._input_pause = _INPUT_FIRST_S
         self._input_seen = 0
 
@@ -70,6 +70,7 @@ class Keeper:
         self.job = job
         self.id: str = job["id"]
         self.limits: dict[str, Any] = job.get("limits") or {}
+        self.size, self.lines = int(job.get("size", 0)), int(job.get("lines", 0))
         self._dir_fd = dir_fd
         size = None
         if job.get("pty"):
@@ -82,7 +83,6 @@ class Keeper:
             self.child.channel, data, job.get("code"), self
         )  # it execs meanwhile
         point("keeper-begun")
-        linux.set_name(procfs.KEEPER_NAME)
         self.writer.open(tape_fd, dir_fd, job)
         self.requests.open(dir_fd, starter)
         self._watch_outputs()
@@ -97,6 +97,15 @@ class Keeper:
         os.unlink(control.NAME, dir_fd=self._dir_fd)
         if self.child.group:
             cgroup.remove(self.child.group)
+
+    def close(self) -> None:
+        """Let go of everything that is open, so that this process may keep another execution."""
+        self.writer.close()
+        self.channel.close()
+        for fd in self.child.outputs:
+            os.close(fd)
+        os.close(self._dir_fd)
+        self.loop.close()
 
     def _answer(self) -> None:
         """Give the answers that waited until what they tell of was on the tape."""
@@ -280,7 +289,10 @@ class Keeper:
         """Return every live process of this execution."""
         if self._childless:
             return []
-        return sweep.members(self.id, self.child.group, os.getpid())
+        found = sweep.members(self.id, self.child.group, os.getpid())
+        if self._status is None and self.child.pid not in found:
+            found.append(self.child.pid)  # ours by birth, whatever its name
+        return found
 
     def _kill_tree(self) -> None:
         """Send SIGKILL to all until none is left; the loop goes on between the rounds."""
@@ -341,11 +353,14 @@ class Keeper:
         """Take what the program wrote before it ended; others may hold its pipes much longer."""
         if self._paused and not self.outcome:
             return
-        limit = time.monotonic() + _DRAIN_S
+        self._drain_until = self._drain_until or time.monotonic() + _DRAIN_S
         for fd in list(self.child.outputs):
-            # what is in the pipe now was written before the end: that much is read in any case
+            # What the program wrote is in the pipe now, before anything that others may add. Only
+            # a terminal passes it on in its own time.
             its_own = self.child.unread(fd) if fd in self.child.outputs else 0
-            while fd in self.child.outputs and (its_own > 0 or time.monotonic() < limit):
+            while fd in self.child.outputs and (
+                its_own > 0 or (self.child.terminal and time.monotonic() < self._drain_until)
+            ):
                 size = self._read_output(fd)
                 its_own -= size
                 if not size or (self._paused and not self.outcome):

@@ -8,6 +8,8 @@ import signal
 import time
 from collections.abc import Callable
 
+_NAP_S = 86400.0  # the system counts milliseconds in 32 bits: 24 days at the most
+
 
 def catch_signals() -> None:
     """Catch what would end or disturb us; done once, in the image that keepers are forked from.
@@ -37,8 +39,8 @@ class Loop:
         self._handlers: dict[int, Callable[[int], object]] = {}
         self._due: dict[Callable[[], None], float] = {}
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._signal_fd, signal_far = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(signal_far, warn_on_full_buffer=False)
+        self._signal_fd, self._signal_far = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(self._signal_far, warn_on_full_buffer=False)
         self.on(self._signal_fd, select.EPOLLIN, lambda _: self._signalled())
         self.on(self._wake_fd, select.EPOLLIN, lambda _: self._woken())
 
@@ -47,7 +49,7 @@ class Loop:
         while not done():
             timeout = None
             if self._due:
-                timeout = max(0.0, min(self._due.values()) - time.monotonic())
+                timeout = min(_NAP_S, max(0.0, min(self._due.values()) - time.monotonic()))
             for fd, mask in self._epoll.poll(timeout):
                 handler = self._handlers.get(fd)
                 if handler is not None:
@@ -72,6 +74,10 @@ class Loop:
             self._epoll.register(fd, mask)
         self._handlers[fd] = handler
 
+    def mask(self, fd: int, mask: int) -> None:
+        """Change what a descriptor is watched for; 0 pauses it."""
+        self._epoll.modify(fd, mask)
+
     def off(self, fd: int) -> None:
         """Forget a descriptor (before it is closed)."""
         if self._handlers.pop(fd, None) is not None:
@@ -93,6 +99,13 @@ class Loop:
     def wake(self) -> None:
         """Have `on_wake` called in the loop; for other threads."""
         os.eventfd_write(self._wake_fd, 1)
+
+    def close(self) -> None:
+        """Let go of our own descriptors; nobody may wake us any more."""
+        signal.set_wakeup_fd(-1)
+        self._epoll.close()
+        for fd in (self._wake_fd, self._signal_fd, self._signal_far):
+            os.close(fd)
 
     def _woken(self) -> None:
         os.eventfd_read(self._wake_fd)

@@ -6,6 +6,11 @@ import os
 from collections.abc import Callable
 
 KEEPER_NAME = "tenuto-keeper"
+ZYGOTE_NAME = "tenuto-zygote"
+IDLE_NAME = "tenuto-idle"
+STEM_NAME = "tenuto-stem"
+_OURS = (KEEPER_NAME, ZYGOTE_NAME, IDLE_NAME)
+_ENTRY = b"from tenuto.keeper.zygote import main"  # as BOOT has it
 MARK = "TENUTO_EXECUTION"
 
 # read and readv, and select with one descriptor: a program that is blocked there waits for input
@@ -71,8 +76,10 @@ def carries_mark(pid: int, execution_id: str) -> bool:
 
 
 def is_keeper(pid: int) -> bool:
-    """Tell whether a process keeps an execution of its own: never swept with another one."""
-    return name(pid) == KEEPER_NAME
+    """Tell whether a process keeps an execution of its own, or will: never another one's."""
+    if name(pid) not in _OURS:
+        return False
+    return _ENTRY in _read(f"/proc/{pid}/cmdline")  # any program can take a name
 
 
 def all_pids() -> list[int]:

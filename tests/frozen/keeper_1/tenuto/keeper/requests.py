@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import select
 import signal
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from tenuto.keeper.keeper import Keeper
 
 _KILL_PATIENCE_S = 5.0
+_ACCEPT_S = 0.1
+_FOREVER_S = 1e12
 
 
 class Requests:
@@ -45,12 +46,19 @@ class Requests:
         while True:
             try:
                 sock, _ = self._server.accept()
-            except OSError:
+            except BlockingIOError:
+                return
+            except OSError:  # no descriptor left, perhaps: look again later instead of spinning
+                self._keeper.loop.mask(self._server.fileno(), 0)
+                self._keeper.loop.after(_ACCEPT_S, self._listen_again)
                 return
             if control.is_ours(sock):
                 self._add(control.Connection(sock))
             else:
                 sock.close()
+
+    def _listen_again(self) -> None:
+        self._keeper.loop.mask(self._server.fileno(), select.EPOLLIN)
 
     def _add(self, connection: control.Connection) -> None:
         self._connections.add(connection)
@@ -92,6 +100,8 @@ class Requests:
                 return
             for message in messages:
                 self._answer(connection, message)
+            if connection.unsent > control.MAX_MESSAGE:  # it asks and never reads
+                self._drop(connection)
         if connection in self._connections:
             want = select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0)
             self._keeper.loop.on(
@@ -106,7 +116,7 @@ class Requests:
             return
         try:
             operation(connection, message)
-        except (KeyError, TypeError, ValueError, OSError, binascii.Error) as error:
+        except Exception as error:
             connection.reply(
                 ok=False, error="bad_input", message=f"{type(error).__name__}: {error}"
             )
@@ -150,8 +160,11 @@ class Requests:
         connection.nudge()  # what was appended since the reply went unnoticed
 
     def _do_note(self, connection: control.Connection, message: dict[str, Any]) -> None:
+        after_s = float(message.get("after_s", 0))
+        if not 0 <= after_s < _FOREVER_S:  # nor NaN, which is no JSON
+            raise ValueError(f"after_s is {after_s}")
         if not self._keeper.ended:
-            self._keeper.writer.event("wait_gave_up", after_s=float(message.get("after_s", 0)))
+            self._keeper.writer.event("wait_gave_up", after_s=after_s)
         self._reply_later(connection)
 
     def _do_send(self, connection: control.Connection, message: dict[str, Any]) -> None:

@@ -58,6 +58,8 @@ class TapeWriter:
         self._retry_at = 0.0
         self._index_fd = _NO_INDEX
         self._indexed = 0
+        self._running = _thread.allocate_lock()
+        self._running.acquire()
         _thread.start_new_thread(self._run, ())
 
     def open(self, tape_fd: int, dir_fd: int, job: dict[str, Any]) -> None:
@@ -110,6 +112,14 @@ class TapeWriter:
         """Sync what was written; `finished` turns true once nothing is held back any more."""
         self._queue.put(self._finish)
 
+    def close(self) -> None:
+        """Wait for the thread's end, once `finished`, and let go of the tape and its lock."""
+        self._running.acquire()
+        self._running.release()
+        for fd in (self.fd, self._index_fd):
+            if fd >= 0:
+                os.close(fd)
+
     def watch(self, connection: socket.socket) -> None:
         """Send one byte to this connection after every append."""
         self._watchers = (*self._watchers, connection)
@@ -121,31 +131,34 @@ class TapeWriter:
     # The thread
 
     def _run(self) -> None:
-        while True:
-            pause = max(0.0, self._retry_at - time.monotonic()) if self._held else None
-            try:
-                item = self._queue.get(timeout=pause) if pause != 0 else None
-            except _queue.Empty:
-                item = None
-            if item is None:
-                self._retry()
-                continue
-            calls: list[Callable[[], None]] = []
-            batch: list[_Item] = []
-            size = 0
-            while True:
-                if callable(item):
-                    calls.append(item)
-                    break
-                batch.append(item)
-                size += len(item[2])
-                if size >= _BATCH or len(batch) >= _BATCH_ITEMS or self._queue.empty():
-                    break
-                item = self._queue.get()
-            if batch:
-                self._take(batch)
-            for call in calls:
-                call()
+        try:
+            while not self.finished:
+                self._work()
+        finally:
+            self._running.release()
+
+    def _work(self) -> None:
+        """Take what is queued and write it, or try again what was held back."""
+        pause = max(0.0, self._retry_at - time.monotonic()) if self._held else None
+        try:
+            item = self._queue.get(timeout=pause) if pause != 0 else None
+        except _queue.Empty:
+            item = None
+        if item is None:
+            self._retry()
+            return
+        batch: list[_Item] = []
+        size = 0
+        while not callable(item):
+            batch.append(item)
+            size += len(item[2])
+            if size >= _BATCH or len(batch) >= _BATCH_ITEMS or self._queue.empty():
+                break
+            item = self._queue.get()
+        if batch:
+            self._take(batch)
+        if callable(item):
+            item()
 
     def _take(self, batch: list[_Item]) -> None:
         if not self._held:

@@ -2,9 +2,11 @@
 
 Both take jobs the same way: a datagram on a socket pair, carrying four descriptors (the job as JSON
 in memory, the locked tape, the folder, the starter's connection). Both have left their starter's tree
-before this file is loaded (BOOT forks and lets the parent go), so that nobody who walks that tree finds
-them. A zygote ends with its starter: when the far end closes, nobody is left to ask for keepers. A few
-keepers are forked ahead and wait on the same socket, so that a job goes straight to one of them.
+before this file is loaded (BOOT forks and lets the parent go), so that nobody who walks that tree
+finds them. A zygote ends with its starter: when the far end closes, nobody is left to ask for keepers.
+A few keepers are forked ahead and wait on the same socket, so that a job goes straight to one of them;
+one that has kept its execution to the end waits there again for a while, since forking and touching
+memory for the first time is most of what a keeper costs.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 TAKEN = b"t"
 _FDS = 4
+_LINGER_S = 2.0
+_JOBS_MOST = 100
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -45,14 +49,13 @@ def main(arguments: list[str]) -> NoReturn:
     if base:
         cgroup.join(base)
         cgroup.tidy(base)
-    if ahead:
-        _fork_keepers(jobs, ahead)
-    _keep(jobs, base, boot)
+    told = _fork_keepers(jobs, ahead) if ahead else -1
+    _keep(_Post(jobs, told), base, boot)
 
 
-def _fork_keepers(jobs: socket.socket, ahead: int) -> None:
-    """Stay here as the zygote, and return only in a forked keeper-to-be."""
-    linux.set_name("tenuto-zygote")
+def _fork_keepers(jobs: socket.socket, ahead: int) -> int:
+    """Stay here as the zygote; return only in a forked keeper, with where it tells how it stands."""
+    linux.set_name(procfs.ZYGOTE_NAME)
     signal_read, signal_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(signal_write, warn_on_full_buffer=False)
     taken_read, taken_write = os.pipe2(os.O_CLOEXEC)
@@ -68,17 +71,26 @@ def _fork_keepers(jobs: socket.socket, ahead: int) -> None:
             pid = os.fork()
             if pid == 0:
                 os.close(taken_read)
-                linux.set_name("tenuto-idle")
-                _Taken.fd = taken_write
-                return
+                os.close(signal_read)
+                os.close(signal_write)
+                return taken_write
             idle.add(pid)
         for fd, _ in poller.poll():
             if fd == taken_read:
-                idle.difference_update(array.array("i", os.read(taken_read, 4096)))
+                _count(idle, array.array("i", os.read(taken_read, 4096)))
             elif fd != signal_read or signal.SIGTERM in os.read(signal_read, 4096):
                 os._exit(0)
             else:
                 idle.difference_update(_bury())
+
+
+def _count(idle: set[int], told: array.array[int]) -> None:
+    """Take what keepers told: their pid when they take a job, its negative when they wait again."""
+    for pid in told:
+        if pid > 0:
+            idle.discard(pid)
+        elif os.path.exists(f"/proc/{-pid}"):  # it may have died since, and be buried already
+            idle.add(-pid)
 
 
 def _bury() -> list[int]:
@@ -94,48 +106,103 @@ def _bury() -> list[int]:
         ended.append(pid)
 
 
-class _Taken:
-    """Where a forked keeper says that it took a job."""
-
-    fd = -1
+class _LingeredError(Exception):
+    """No further job came while a keeper waited for one."""
 
 
-def _keep(jobs: socket.socket, base: str, boot: str) -> NoReturn:
-    """Wait for one job and keep it to its end."""
-    keeper = Keeper(base, boot)
-    size = array.array("i").itemsize * _FDS
-    try:
-        data, ancillary, _, _ = jobs.recvmsg(1, socket.CMSG_SPACE(size), socket.MSG_CMSG_CLOEXEC)
-    except OSError:
-        os._exit(1)
-    if not data or not ancillary:
-        keeper.child.discard()
-        os._exit(0)
-    if _Taken.fd >= 0:
+class _Post:
+    """Where a keeper gets its jobs, and tells the zygote (if it has one) how it stands."""
+
+    def __init__(self, jobs: socket.socket, told: int) -> None:
+        self._jobs = jobs
+        self._told = told
+        self._open = len(os.listdir("/proc/self/fd"))
+
+    def next_job(self, linger: float) -> list[int] | None:
+        """Return the descriptors of a job, or None once no more will come; 0 waits for ever."""
+        linux.set_name(procfs.IDLE_NAME)
+        size = array.array("i").itemsize * _FDS
+        space = socket.CMSG_SPACE(size)
         try:
-            os.write(_Taken.fd, array.array("i", [os.getpid()]).tobytes())
+            signal.setitimer(signal.ITIMER_REAL, linger)
+            data, ancillary, _, _ = self._jobs.recvmsg(1, space, socket.MSG_CMSG_CLOEXEC)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except (OSError, _LingeredError):
+            return None  # a job that came in this very moment ends with us, untaken: it is offered again
+        if not data or not ancillary:
+            return None
+        self._tell(os.getpid())
+        fds = array.array("i")
+        fds.frombytes(ancillary[0][2][:size])
+        return list(fds)
+
+    def watch(self, keeper: Keeper) -> None:
+        """Give the post up when the zygote dies: a job must not wait there for a busy keeper."""
+        if self._told >= 0:
+            keeper.loop.on(self._told, 0, lambda _: self._leave(keeper))
+        else:
+            self._jobs.close()
+
+    def _leave(self, keeper: Keeper) -> None:
+        keeper.loop.off(self._told)
+        os.close(self._told)
+        self._told = -1
+        self._jobs.close()
+
+    def again(self) -> bool:
+        """Tell whether this process may take another job: with a zygote, and with nothing left open."""
+        clean = len(os.listdir("/proc/self/fd")) == self._open
+        return clean and self._told >= 0 and self._tell(-os.getpid())
+
+    def _tell(self, number: int) -> bool:
+        if self._told < 0:
+            return False
+        try:
+            os.write(self._told, array.array("i", [number]).tobytes())
         except BrokenPipeError:
-            pass  # the zygote is gone; the job is taken all the same
-        os.close(_Taken.fd)
-    jobs.close()
+            return False  # the zygote is gone; a job that is taken is taken all the same
+        return True
+
+
+def _keep(post: _Post, base: str, boot: str) -> NoReturn:
+    """Keep one execution after the other to its end."""
+    signal.signal(signal.SIGALRM, _lingered)
+    for number in range(_JOBS_MOST):
+        keeper = Keeper(base, boot)
+        fds = post.next_job(_LINGER_S if number else 0)
+        if fds is None:
+            keeper.child.discard()
+            os._exit(0)
+        try:
+            _serve(keeper, post, fds)
+        except BaseException:
+            if path := os.environ.get("TENUTO_KEEPER_LOG"):
+                _log(path)
+            os._exit(1)
+        if not post.again():
+            break
+    os._exit(0)
+
+
+def _lingered(_number: int, _frame: object) -> None:
+    raise _LingeredError
+
+
+def _serve(keeper: Keeper, post: _Post, fds: list[int]) -> None:
     if os.getpid() != os.getsid(0):
         os.setsid()
-    fds = array.array("i")
-    fds.frombytes(ancillary[0][2][:size])
     job_fd, tape_fd, dir_fd, starter_fd = fds
     starter = socket.socket(fileno=starter_fd)
-    starter.send(TAKEN, socket.MSG_NOSIGNAL)  # from here on nobody may hand the job to another
-    data = _contents(job_fd)
-    status = 1
+    linux.set_name(procfs.KEEPER_NAME)
     try:
-        keeper.take(data, tape_fd, dir_fd, starter)
-        keeper.run()
-        status = 0
-    except BaseException:
-        if path := os.environ.get("TENUTO_KEEPER_LOG"):
-            _log(path)
-    finally:
-        os._exit(status)
+        starter.send(TAKEN, socket.MSG_NOSIGNAL)  # from here on nobody may hand the job to another
+    except OSError:  # the starter died or gave up: nobody asks for this any more
+        keeper.child.discard()
+        os._exit(0)
+    post.watch(keeper)
+    keeper.take(_contents(job_fd), tape_fd, dir_fd, starter)
+    keeper.run()
+    keeper.close()
 
 
 def _contents(fd: int) -> bytes:
