@@ -77,7 +77,7 @@ def folded(project: Project, execution_id: str) -> Execution:
 
 def cursor(snapshot: Snapshot) -> int:
     """Where to read on from: `after` is the last sequence number that was seen."""
-    return snapshot.next_seq - 1
+    return snapshot.next_seq
 
 
 def joined(chunks: list[Chunk] | tuple[Chunk, ...], stream: str = "") -> bytes:

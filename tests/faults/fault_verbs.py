@@ -56,7 +56,7 @@ def every_verb(world, engine, remove=lambda: None):
     engine.send(code, b"ab\n")
     snapshot = engine.wait(code, 20)
     while snapshot.running:
-        snapshot = engine.wait(code, 20, after=snapshot.next_seq - 1)
+        snapshot = engine.wait(code, 20, after=snapshot.next_seq)
     assert (snapshot.state, snapshot.value) == (State.SUCCEEDED, "abab")
     for one in (execution_id, other, third, fourth, code):
         settled(engine, one)

@@ -111,7 +111,7 @@ def test_a_program_is_held_back_by_a_full_disk_and_ends_with_every_byte(world, d
     disk.grow()
     snapshot = engine.wait(execution_id, 30, after=engine_last(engine, execution_id))
     while snapshot.running:
-        snapshot = engine.wait(execution_id, 30, after=snapshot.next_seq - 1)
+        snapshot = engine.wait(execution_id, 30, after=snapshot.next_seq)
     follower.join(30)
     assert snapshot.state is State.SUCCEEDED
     output = read(engine, execution_id)

@@ -52,6 +52,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     has_value: bool = False
     chunks: tuple[Chunk, ...] = ()
     next_seq: int = 0
+    """The cursor: given as `after`, it goes on without a gap and without a repeat."""
     truncated: bool = False
     handed_over: bool = False
     is_async: bool = False

@@ -157,7 +157,7 @@ class BlockingEngine:
         return self._snapshot(
             execution,
             chunks=tuple(waiting.chunks),
-            next_seq=waiting.next_seq,
+            next_seq=waiting.next_seq - 1,
             truncated=waiting.truncated,
             handed_over=handed_over,
             matched=waiting.matched,

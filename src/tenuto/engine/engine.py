@@ -7,9 +7,10 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-from tenuto.core.errors import InvalidInput, NotRunning
+from tenuto.core.errors import InvalidInput, NotRunning, TenutoError
 from tenuto.core.execution import Chunk, Snapshot
 from tenuto.core.quantities import parse_moment
 from tenuto.core.specs import Limits
@@ -315,10 +316,11 @@ class Engine:
         while True:
             await asyncio.sleep(self.settings.health_every or 3600.0)
             zygote = self._zygote
-            if zygote is not None and not zygote.alive:
-                await self._call(zygote.renew)
-            if await self._call(self._engine.index.live):
-                await self.health()
+            with suppress(TenutoError, OSError):  # the next round may go better
+                if zygote is not None and not zygote.alive:
+                    await self._call(zygote.renew)
+                if await self._call(self._engine.index.live):
+                    await self.health()
 
 
 class _Bell:
