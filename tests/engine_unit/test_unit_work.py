@@ -10,7 +10,7 @@ from tenuto.core.specs import Limits
 from tenuto.engine.work import Options, code_work, command_work
 from tenuto.keeper.procfs import MARK
 
-ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/root"}
+ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/home/someone"}
 
 
 def test_a_command_is_resolved_and_everything_else_taken_as_it_is(tmp_path):
