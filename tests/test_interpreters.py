@@ -66,9 +66,11 @@ class Live:
         require(language)
         command = command_for(language, code, os.environ)
         ours, theirs = socket.socketpair()
-        env = {**os.environ, **command.env, "TENUTO_CHANNEL": str(theirs.fileno())}
+        env = {**os.environ, **command.env, "TENUTO_CHANNEL": "3"}
+        # at 3, as a keeper puts it: node keeps only low descriptors from its children
+        place = f'exec 3<&{theirs.fileno()}-; exec "$@"' if theirs.fileno() != 3 else 'exec "$@"'
         self.process = subprocess.Popen(
-            command.argv,
+            ["bash", "-c", place, "bash", *command.argv],
             cwd=cwd,
             env=env,
             pass_fds=[theirs.fileno()],

@@ -12,7 +12,11 @@ PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 _JOBS_FD = 3
 # Buffers of output stay in the heap between their uses: giving them back to the system and faulting
 # them in again would cost more than everything else that is done with them.
-_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "67108864", "MALLOC_TRIM_THRESHOLD_": "67108864"}
+_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": "67108864",
+    "MALLOC_TRIM_THRESHOLD_": "67108864",
+    "MALLOC_ARENA_MAX": "1",  # the writer thread shares the heap: pages that every keeper would have
+}
 _PASSED_ON = ("PATH", "TENUTO_FAULT", "TENUTO_KEEPER_LOG")
 
 

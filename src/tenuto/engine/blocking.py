@@ -149,17 +149,25 @@ class BlockingEngine:
     def conclude(self, waiting: Waiting, waited_s: float) -> Snapshot:
         """Return what a wait found; whoever leaves a live execution has handed it over."""
         execution = waiting.watch.execution
-        handed_over = execution.live and waiting.matched is None
-        if handed_over:
-            self._gave_up(execution, waited_s)
         if not execution.live:
-            self._note(recover.row_of(execution))
+            self.note_end(execution)
+        elif waiting.matched is None:
+            self._gave_up(execution, waited_s)
+        return self.found(waiting)
+
+    def note_end(self, execution: Execution) -> None:
+        """Tell the index how an execution ended; it may lag, but not for long."""
+        self._note(recover.row_of(execution))
+
+    def found(self, waiting: Waiting) -> Snapshot:
+        """Return an execution with what a wait gathered."""
+        execution = waiting.watch.execution
         return self._snapshot(
             execution,
             chunks=tuple(waiting.chunks),
             next_seq=waiting.next_seq - 1,
             truncated=waiting.truncated,
-            handed_over=handed_over,
+            handed_over=execution.live and waiting.matched is None,
             matched=waiting.matched,
             damaged=waiting.watch.damaged,
         )

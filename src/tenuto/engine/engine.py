@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
@@ -42,6 +42,7 @@ class Engine:
         self._threads: ThreadPoolExecutor | None = None
         self._health: asyncio.Task[None] | None = None
         self._checks: list[Check] = []
+        self._noted: set[Future[None]] = set()
 
     async def __aenter__(self) -> Engine:
         self._threads = ThreadPoolExecutor(_THREADS, "tenuto")
@@ -53,6 +54,7 @@ class Engine:
         if self._health is not None:
             self._health.cancel()
             await asyncio.gather(self._health, return_exceptions=True)
+        await asyncio.gather(*map(asyncio.wrap_future, tuple(self._noted)), return_exceptions=True)
         if self._blocking is not None:
             await self._call(self._blocking.close)
             self._blocking = None
@@ -82,6 +84,13 @@ class Engine:
         """Run what may block in a thread of ours."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*arguments))
+
+    def _later(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Do in a thread what no caller needs to wait for; leaving the engine does."""
+        assert self._threads is not None
+        future = self._threads.submit(function, *arguments)
+        self._noted.add(future)
+        future.add_done_callback(self._noted.discard)
 
     # Start
 
@@ -184,7 +193,10 @@ class Engine:
                     if left <= 0:
                         break
                     await bell.sleep(left)
-            return await self._call(self._engine.conclude, waiting, time.monotonic() - began)
+            if watch.execution.live:
+                return await self._call(self._engine.conclude, waiting, time.monotonic() - began)
+            self._later(self._engine.note_end, watch.execution)
+            return self._engine.found(waiting)
 
     async def _look(self, watch: Watch) -> list[Any]:
         found = watch.news()

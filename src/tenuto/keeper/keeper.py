@@ -23,7 +23,7 @@ TYPE_CHECKING = False  # as type checkers know it: importing typing would cost e
 if TYPE_CHECKING:
     from typing import Any
 
-_READ = 256 * 1024
+_READ = 512 * 1024
 _WIDEN_AT = 64 * 1024
 _DRAIN_S = 0.2
 _KILL_PAUSE_S = 0.002

@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> NoReturn:
     os.setsid()
     os.chdir("/")
     catch_signals()
+    signal.signal(signal.SIGALRM, _lingered)
     null = os.open("/dev/null", os.O_RDWR)
     for target in (0, 1, 2):
         os.dup2(null, target)
@@ -116,7 +117,7 @@ class _Post:
     def __init__(self, jobs: socket.socket, told: int) -> None:
         self._jobs = jobs
         self._told = told
-        self._open = len(os.listdir("/proc/self/fd"))
+        self._open = 0  # descriptors after the first execution; more after another would be a leak
 
     def next_job(self, linger: float) -> list[int] | None:
         """Return the descriptors of a job, or None once no more will come; 0 waits for ever."""
@@ -124,9 +125,11 @@ class _Post:
         size = array.array("i").itemsize * _FDS
         space = socket.CMSG_SPACE(size)
         try:
-            signal.setitimer(signal.ITIMER_REAL, linger)
+            if linger:
+                signal.setitimer(signal.ITIMER_REAL, linger)
             data, ancillary, _, _ = self._jobs.recvmsg(1, space, socket.MSG_CMSG_CLOEXEC)
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            if linger:
+                signal.setitimer(signal.ITIMER_REAL, 0)
         except (OSError, _LingeredError):
             return None  # a job that came in this very moment ends with us, untaken: it is offered again
         if not data or not ancillary:
@@ -151,8 +154,9 @@ class _Post:
 
     def again(self) -> bool:
         """Tell whether this process may take another job: with a zygote, and with nothing left open."""
-        clean = len(os.listdir("/proc/self/fd")) == self._open
-        return clean and self._told >= 0 and self._tell(-os.getpid())
+        now = len(os.listdir("/proc/self/fd"))
+        self._open = self._open or now
+        return now == self._open and self._told >= 0 and self._tell(-os.getpid())
 
     def _tell(self, number: int) -> bool:
         if self._told < 0:
@@ -166,7 +170,6 @@ class _Post:
 
 def _keep(post: _Post, base: str, boot: str) -> NoReturn:
     """Keep one execution after the other to its end."""
-    signal.signal(signal.SIGALRM, _lingered)
     for number in range(_JOBS_MOST):
         keeper = Keeper(base, boot)
         fds = post.next_job(_LINGER_S if number else 0)
