@@ -28,9 +28,9 @@ def _prctl(option: int, argument: int | bytes) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+def adopt_orphans(adopt: bool = True) -> None:
+    """Become the parent of every descendant whose own parent dies, or leave that to others again."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
 
 
 def die_with_parent(signal_number: int) -> None:

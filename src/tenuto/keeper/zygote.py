@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import array
 import gc
+import json
 import os
 import select
 import signal
 import socket
 
-from tenuto.keeper import cgroup, linux, procfs
+from tenuto.keeper import cgroup, faults, linux, procfs
 from tenuto.keeper.keeper import Keeper
 from tenuto.keeper.loop import catch_signals
 
@@ -30,6 +31,7 @@ TAKEN = b"t"
 _FDS = 4
 _LINGER_S = 2.0
 _JOBS_MOST = 100
+_REHEARSALS = 12
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -50,8 +52,39 @@ def main(arguments: list[str]) -> NoReturn:
     if base:
         cgroup.join(base)
         cgroup.tidy(base)
+    if ahead and not faults.WANTED:
+        _rehearse(base, boot)
     told = _fork_keepers(jobs, ahead) if ahead else -1
     _keep(_Post(jobs, told), base, boot)
+
+
+def _rehearse(base: str, boot: str) -> None:
+    """Keep a few executions of `true` to their end, before anybody is forked.
+
+    Python writes into the code of a function for its first calls, to make the later ones faster. What
+    is written here is shared by all keepers; what each would write for itself is a page of its own.
+    """
+    folder = f"/tmp/tenuto-{os.getpid()}-{os.urandom(8).hex()}"
+    for _ in range(_REHEARSALS):
+        try:
+            os.mkdir(folder, 0o700)
+            dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            tape_fd = os.memfd_create("tape", os.MFD_CLOEXEC)
+            near, far = socket.socketpair()
+            with near:
+                job = {
+                    "id": "rehearsal", "magic": "00" * 8, "next_seq": 1, "last_ns": 0,
+                    "argv": ["/bin/true"], "cwd": "/", "env": dict(os.environ), "code": None,
+                    "limits": {}, "pty": False, "deadline": None, "idle": None,
+                }  # fmt: skip
+                keeper = Keeper(base, boot)
+                keeper.take(json.dumps(job).encode(), tape_fd, dir_fd, far)
+                keeper.run()
+                keeper.close()
+            os.rmdir(folder)
+        except Exception:
+            break  # it is only an exercise
+    linux.adopt_orphans(False)
 
 
 def _fork_keepers(jobs: socket.socket, ahead: int) -> int:

@@ -18,7 +18,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import apsw
@@ -113,10 +113,13 @@ class Database:
                         result = work(connection)
                         if self._is_current(connection):
                             return result  # else it was deleted meanwhile, with what was written
+                except FileNotFoundError:
+                    pass  # deleted in this very moment
                 except _DAMAGE as error:
                     if isinstance(error, apsw.IOError) and not _is_cut(error):
                         raise
-                self._replace()
+                with suppress(FileNotFoundError):
+                    self._replace()
             with self._locked(fcntl.LOCK_SH):
                 return work(self._connection())
 

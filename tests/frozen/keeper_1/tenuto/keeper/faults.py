@@ -10,6 +10,7 @@ import os
 import signal
 
 _label, _, _times = os.environ.get("TENUTO_FAULT", "").partition(":")
+WANTED = bool(_label)
 _left = int(_times) if _times.isdecimal() else 1
 
 
