@@ -1,0 +1,55 @@
+"""Giving up what root may do, for good: another user, or root in name without any capability."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+_PR_CAPBSET_DROP = 24
+_PR_SET_SECUREBITS = 28
+_PR_CAP_AMBIENT, _CLEAR_ALL = 47, 4
+_NOROOT_LOCKED = (
+    0b11101111  # uid 0 means nothing at exec, nor at setuid; no raising of ambient ones
+)
+_VERSION_3 = 0x20080522
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def drop_capabilities() -> None:
+    """Have no capability from here on, nor any after an exec, whatever the user id."""
+    last = _last()
+    if _effective():
+        for number in range(last + 1):
+            _libc.prctl(
+                _PR_CAPBSET_DROP, number, 0, 0, 0
+            )  # fails without CAP_SETPCAP: none to lose
+        _libc.prctl(_PR_SET_SECUREBITS, _NOROOT_LOCKED, 0, 0, 0)
+    _libc.prctl(_PR_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)
+    head = struct.pack("=Ii", _VERSION_3, 0)
+    if _libc.capset(ctypes.c_char_p(head), ctypes.c_char_p(bytes(24))) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"capabilities: {os.strerror(code)}")
+
+
+def become(uid: int, gid: int) -> None:
+    """Be another user, without further groups, for good. Clears the parent-death signal."""
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
+def _last() -> int:
+    try:
+        with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 63
+
+
+def _effective() -> bool:
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        return any(
+            line.startswith(("CapEff:", "CapPrm:")) and int(line.split()[1], 16) for line in file
+        )
