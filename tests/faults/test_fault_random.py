@@ -20,7 +20,7 @@ LAST_LINE = b"line %d\n" % LINES
 WHOLE = b"".join(b"line %d\n" % n for n in range(1, LINES + 1))
 LOOP = f"i=0; while [ $i -lt {LINES} ]; do i=$((i+1)); echo line $i; sleep 0.001; done"
 PROGRAMS = ("chatty", "silent", "daemon", "stdin", "code", "pty")
-TARGETS = ("worker", "worker", "zygote", "idle", "stem", "keeper", "keeper", "child")
+TARGETS = ("worker", "worker", "zygote", "idle", "keeper", "keeper", "child")
 
 
 class Round:
@@ -131,7 +131,6 @@ class Round:
             "worker": [worker.pid],
             "zygote": zygotes,
             "idle": idle,
-            "stem": [pid for pid in waiting if procfs.parent(pid) in idle],
             "keeper": [],
             "child": [],
         }
@@ -160,7 +159,7 @@ class Round:
         allowed = {State.SUCCEEDED}
         if self.killed == "keeper" or not told or (self.killed == "idle" and not self.started):
             allowed.add(State.LOST)
-        if self.killed == "child" or (self.killed == "stem" and not self.started):
+        if self.killed == "child":
             allowed.add(State.FAILED)
         assert snapshot.state in allowed, (snapshot.state, snapshot.reason, snapshot.detail)
         if snapshot.left_behind or self.program == "daemon":  # its keeper stays with them

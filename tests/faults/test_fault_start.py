@@ -76,15 +76,9 @@ def test_starting_goes_on_after_the_zygote_was_killed(world, ahead):
 
 
 @pytest.mark.promise("X17")
-@pytest.mark.parametrize("whom", ["keepers", "stems"])
-def test_starting_goes_on_after_what_is_kept_ahead_was_killed(world, whom):
+def test_starting_goes_on_after_what_is_kept_ahead_was_killed(world):
     engine = world.engine(ZygoteLauncher(2))
     victims = idle_keepers(world, 2)
-    if whom == "stems":
-        keepers = victims
-        victims = eventually(
-            lambda: [p for p in named(world, "tenuto-stem") if procfs.parent(p) in keepers][1:]
-        )
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
     gone(victims)

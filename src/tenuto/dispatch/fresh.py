@@ -17,7 +17,7 @@ _MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": "67108864",
     "MALLOC_ARENA_MAX": "1",  # the writer thread shares the heap: pages that every keeper would have
 }
-_PASSED_ON = ("PATH", "TENUTO_FAULT", "TENUTO_KEEPER_LOG")
+_PASSED_ON = ("PATH", "TENUTO_FAULT", "TENUTO_KEEPER_LOG", "TENUTO_KEEPER_FORKS")
 
 
 def spawn(ahead: int, source: str) -> tuple[socket.socket, int]:

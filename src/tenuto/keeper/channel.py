@@ -25,22 +25,24 @@ _DRAIN_S = 0.2
 class Channel:
     """Sends the words, then takes messages; a program that writes nonsense here harms only itself."""
 
-    def __init__(self, sock: socket.socket, words: bytes, code: str | None, keeper: Keeper) -> None:
-        """Take our end, what the stem is to become, and the code for its runner."""
-        sock.setblocking(False)
+    def __init__(self, keeper: Keeper, words: bytes, code: str | None) -> None:
+        """Take what the stem is to become, if there is one, and the code for its runner."""
         self.reading = False
         self.raised = self.raised_text = ""
-        self.exec_error: tuple[int, str] | None = None
-        self._sock = sock
+        self.exec_error = keeper.child.exec_error
         self._keeper = keeper
-        out = struct.pack("<I", len(words)) + words
+        self._in = bytearray()
+        self._open = keeper.child.channel is not None
+        if keeper.child.channel is None:
+            return
+        self._sock = keeper.child.channel
+        self._sock.setblocking(False)
+        out = struct.pack("<I", len(words)) + words if words else b""
         if code is not None:
             body = code.encode("utf-8", "surrogatepass")
             out += struct.pack("<I", len(body)) + body
         self._out = memoryview(out)
-        self._in = bytearray()
-        self._open = True
-        keeper.loop.on(sock.fileno(), select.EPOLLIN | select.EPOLLOUT, self._ready)
+        keeper.loop.on(self._sock.fileno(), select.EPOLLIN | select.EPOLLOUT, self._ready)
         self._send()
 
     def _ready(self, mask: int) -> None:

@@ -1,7 +1,8 @@
-"""The main process: forked ahead of its job, given it over a line, and dead with its keeper.
+"""The main process and our ends of its descriptors: given its program, and dead with its keeper.
 
-Forking is the slow part of starting a program, and it does not depend on the program: a *stem* (our
-fork, in its own session and group, its descriptors in place) waits for the words to exec.
+A plain program is spawned without a copy of us (spawn.py). Whatever needs Python between fork and
+exec is a *stem* first: our fork, in its own session and group, its descriptors in place, which is
+told over the channel what to become.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import socket
 import struct
 import termios
 
-from tenuto.keeper import cgroup, frames, linux, procfs
+from tenuto.keeper import cgroup, frames, linux, procfs, spawn
 from tenuto.keeper.stdin import Stdin
 
 TYPE_CHECKING = False  # as type checkers know it: importing typing would cost each keeper 10 ms
@@ -31,31 +32,74 @@ _CAUGHT = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 class Child:
     """The main process, before and after it has its program, and our ends of its descriptors.
 
-    `channel` is its line to us: the words to exec come over it, then, for code, the runner's messages.
+    `channel` is its line to us, if it has one: a stem is told over it what to become, and a
+    language's runner takes the code and sends its messages.
     """
 
-    def __init__(self, base: str, terminal: tuple[int, int, bool] | None = None) -> None:
-        """Fork the stem; `base` is where its control group can be made, `terminal` rows, cols, echo."""
+    def __init__(self, base: str) -> None:
+        """Make what does not depend on the program; `base` is where its control group can be made."""
         self.outputs: dict[int, int] = {}
-        self.terminal = terminal is not None
+        self.terminal = False
+        self.channel: socket.socket | None = None
+        self.exec_error: tuple[int, str] | None = None
+        self.pid = self.start = 0
         self.group = cgroup.create(base) if base else ""
-        stdio = self._terminal(*terminal) if terminal else self._pipes()
-        self.channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        group_fd = -1
+        self._group_fd = -1
         if self.group:
-            group_fd = os.open(self.group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        keeper = os.getpid()
-        signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)  # what comes early is for the program
-        self.pid, inside = linux.fork(group_fd)
-        if self.pid == 0:
-            join = "" if inside else self.group
-            _be_stem([*stdio, far.fileno()], terminal is not None, join, keeper)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
-        for fd in {group_fd, *stdio}:
+            self._group_fd = os.open(self.group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._theirs = self._pipes()
+
+    def on_terminal(self, rows: int, cols: int, echo: bool) -> None:
+        """Give it a terminal instead of pipes."""
+        self._close_ends()
+        self.outputs.clear()
+        self.terminal = True
+        self._theirs = self._terminal(rows, cols, echo)
+
+    def begin(self, job: dict[str, Any]) -> bool:
+        """Start the program, or a stem that waits to be told of it: then return True."""
+        spawned = spawn.AVAILABLE and self._spawn(job)
+        if not spawned:
+            self._fork()
+        for fd in {self._group_fd, *self._theirs}:
             if fd >= 0:
                 os.close(fd)
-        far.close()
+        self._theirs, self._group_fd = [], -1
         self.start = procfs.start_time(self.pid)
+        return not spawned
+
+    def _spawn(self, job: dict[str, Any]) -> bool:
+        if job["code"] is not None:
+            self._open_channel()
+        steps = spawn.Steps()
+        steps.place(self._theirs)
+        if self.terminal:
+            steps.control_terminal(termios.TIOCSCTTY)
+        steps.enter(job["cwd"])
+        for which, soft, hard in _bounds(job["limits"] or {}):
+            steps.limit(which, soft, hard)
+        steps.execute(job["argv"], _environment(job))
+        try:
+            self.pid, code = steps.run(self._group_fd)
+        except OSError:  # a system that does not know the call, or forbids it
+            return False
+        if code:
+            self.exec_error = (code, f"{os.strerror(code)}: {job['argv'][0]!r}")
+        return True
+
+    def _fork(self) -> None:
+        self._open_channel()
+        keeper = os.getpid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)  # what comes early is for the program
+        self.pid, inside = linux.fork(self._group_fd)
+        if self.pid == 0:
+            _be_stem(self._theirs, self.terminal, "" if inside else self.group, keeper)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
+
+    def _open_channel(self) -> None:
+        if self.channel is None:
+            self.channel, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._theirs.append(far.detach())
 
     def _pipes(self) -> list[int]:
         in_read, in_write = os.pipe2(os.O_CLOEXEC)
@@ -80,20 +124,18 @@ class Child:
         self.outputs[master] = frames.OUT
         return [slave, slave, slave]
 
-    def waits(self) -> bool:
-        """Tell whether the stem still waits for its words; somebody may have killed it."""
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-
     def discard(self) -> None:
-        """End a stem that is not needed after all."""
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        self.channel.close()
-        self.stdin.close()
-        for fd in self.outputs:
-            os.close(fd)
+        """Let go of what was made for a program that never came."""
+        self._close_ends()
+        if self._group_fd >= 0:
+            os.close(self._group_fd)
         if self.group:
             cgroup.remove(self.group)
+
+    def _close_ends(self) -> None:
+        self.stdin.close()
+        for fd in {*self.outputs, *self._theirs}:
+            os.close(fd)
 
     def unread(self, fd: int) -> int:
         """Return how many bytes of output are in a pipe."""
@@ -161,36 +203,44 @@ def _exactly(size: int) -> bytes:
 
 
 def _exec(words: dict[str, Any]) -> None:
-    environment: dict[str, str] = words["env"]
-    environment[procfs.MARK] = words["id"]
+    environment = _environment(words)
     if words["code"] is not None:
-        environment["TENUTO_CHANNEL"] = str(_CHANNEL_FD)
         os.set_inheritable(_CHANNEL_FD, True)
     os.chdir(words["cwd"])
-    _limit(words["limits"] or {})
+    for which, soft, hard in _bounds(words["limits"] or {}):
+        resource.setrlimit(which, (soft, hard))
     for number in _CAUGHT:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
     os.execve(words["argv"][0], words["argv"], environment)
 
 
-def _limit(limits: dict[str, Any]) -> None:
-    """Set what plain resource limits can hold."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+def _environment(words: dict[str, Any]) -> dict[str, str]:
+    environment: dict[str, str] = words["env"]
+    environment[procfs.MARK] = words["id"]
+    if words["code"] is not None:
+        environment["TENUTO_CHANNEL"] = str(_CHANNEL_FD)
+    return environment
+
+
+def _bounds(limits: dict[str, Any]) -> list[tuple[int, int, int]]:
+    """Return what plain resource limits can hold, as (which, soft, hard)."""
+    found = [(resource.RLIMIT_CORE, 0, resource.getrlimit(resource.RLIMIT_CORE)[1])]
     if limits.get("memory"):
-        _cap(resource.RLIMIT_DATA, int(limits["memory"]))
+        found.append(_bound(resource.RLIMIT_DATA, int(limits["memory"])))
     if limits.get("cpu"):
         soft = max(1, int(-(-float(limits["cpu"]) // 1)))
-        _cap(resource.RLIMIT_CPU, soft, soft + 1)
+        found.append(_bound(resource.RLIMIT_CPU, soft, soft + 1))
     if limits.get("file_size"):
-        _cap(resource.RLIMIT_FSIZE, int(limits["file_size"]))
+        found.append(_bound(resource.RLIMIT_FSIZE, int(limits["file_size"])))
     if limits.get("open_files"):
-        _cap(resource.RLIMIT_NOFILE, int(limits["open_files"]))
+        found.append(_bound(resource.RLIMIT_NOFILE, int(limits["open_files"])))
+    return found
 
 
-def _cap(which: int, soft: int, hard: int | None = None) -> None:
+def _bound(which: int, soft: int, hard: int | None = None) -> tuple[int, int, int]:
     _, ceiling = resource.getrlimit(which)
     top = soft if hard is None else hard
     if ceiling != resource.RLIM_INFINITY:
         top = min(top, ceiling)
-    resource.setrlimit(which, (min(soft, top), top))
+    return which, min(soft, top), top

@@ -52,7 +52,6 @@ class Keeper:
         self.signal_asked = 0
         self.interactive = False
         self.left: list[int] = []
-        self._base = base
         self._boot = boot
         self._start = procfs.start_time(os.getpid())
         self._paused = False
@@ -72,16 +71,12 @@ class Keeper:
         self.limits: dict[str, Any] = job.get("limits") or {}
         self.size, self.lines = int(job.get("size", 0)), int(job.get("lines", 0))
         self._dir_fd = dir_fd
-        size = None
         if job.get("pty"):
-            size = (int(job.get("rows") or 24), int(job.get("cols") or 80), bool(job.get("echo")))
-        if size or not self.child.waits():
-            self.child.discard()
-            self.child = Child(self._base, size)
+            rows, cols = int(job.get("rows") or 24), int(job.get("cols") or 80)
+            self.child.on_terminal(rows, cols, bool(job.get("echo")))
         point("keeper-taken")
-        self.channel = Channel(
-            self.child.channel, data, job.get("code"), self
-        )  # it execs meanwhile
+        stem = self.child.begin(job)
+        self.channel = Channel(self, data if stem else b"", job.get("code"))
         point("keeper-begun")
         self.writer.open(tape_fd, dir_fd, job)
         self.requests.open(dir_fd, starter)
