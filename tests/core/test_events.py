@@ -31,6 +31,7 @@ SAMPLES = [
     ev.ValueReturned(json={"a": [1, None, "é"]}),
     ev.ValueReturned(repr="<object>"),
     ev.Raised(name="ValueError", message="m", line=7),
+    ev.Confined(level="bwrap", missing=("m",), net="off", scratch="/tmp/x"),
     ev.Cleared(upto=9, size=10),
     ev.Repaired(size=11),
     ev.Ended(

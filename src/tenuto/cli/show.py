@@ -90,6 +90,11 @@ def _facts(
     if usage.max_rss:
         spent = f"{usage.user_s:.2f} s user, {usage.system_s:.2f} s system"
         facts.append(("used", f"{spent}, {brief_size(usage.max_rss)} at most"))
+    if snapshot.confinement is not None:
+        held = snapshot.confinement
+        net = f", network {held.net}" if held.net else ""
+        facts.append(("confined by", f"{one_line(held.level)}{net}"))
+        facts += [("not confined", one_line(what)) for what in held.missing]
     marks = {"async": snapshot.is_async, "interactive": snapshot.interactive}
     _add(facts, "marks", ", ".join(name for name, on in marks.items() if on) or None, str)
     if execution.started is not None and execution.live:

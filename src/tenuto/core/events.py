@@ -88,6 +88,19 @@ class Raised(Event, frozen=True, tag="raised"):
     line: int | None = None
 
 
+class Confined(Event, frozen=True, tag="confined"):
+    """What holds the program, told by whoever put it there, before its first instruction."""
+
+    level: str
+    """The mechanisms at work, joined by +, such as bwrap+seccomp+cgroup."""
+    missing: tuple[str, ...] = ()
+    """What was wished for and could not be had here, in words."""
+    net: str = ""
+    """The network it really has: on, loopback or off."""
+    scratch: str = ""
+    """A private folder outside the state folder that goes with it, if it has one."""
+
+
 class Cleared(Event, frozen=True, tag="cleared"):
     """Output up to a sequence number was dropped on request."""
 
@@ -175,6 +188,7 @@ AnyEvent = (
     | Signalled
     | ValueReturned
     | Raised
+    | Confined
     | Cleared
     | Repaired
     | Ended

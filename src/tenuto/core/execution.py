@@ -65,6 +65,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     output_lines: int = 0
     left_behind: tuple[ev.LeftBehind, ...] = ()
     usage: ev.Usage = ev.Usage()
+    confinement: ev.Confined | None = None
+    """What held it, as it was found to work; None for an unconfined execution."""
     parent: str | None = None
     matched: str | None = None
     damaged: int = 0
@@ -126,6 +128,7 @@ class Execution:
         self.value: ev.ValueReturned | None = None
         self.raised: ev.Raised | None = None
         self.lost: ev.Lost | None = None
+        self.confined: ev.Confined | None = None
         self.interactive = False
         self.is_async = False
         self.left_behind: tuple[ev.LeftBehind, ...] = ()
@@ -162,6 +165,7 @@ class Execution:
             case ev.Resumed():
                 if self._moves(State.QUEUED, time_ns, "resumed"):
                     self.started = self.ended = self.lost = self.value = self.raised = None
+                    self.confined = None
                     self.started_ns = self.ended_ns = None
                     self.left_behind = ()
             case _:
@@ -173,6 +177,8 @@ class Execution:
                 self.value = event
             case ev.Raised():
                 self.raised = event
+            case ev.Confined():
+                self.confined = event
             case ev.BecameInteractive():
                 self.interactive = True
             case ev.WaitGaveUp():
@@ -230,5 +236,6 @@ class Execution:
             duration_s=max(0, (self.ended_ns or now_ns) - begin) / 1e9 if begin else 0.0,
             left_behind=self.left_behind,
             usage=ended.usage,
+            confinement=self.confined,
             **fields,
         )

@@ -49,6 +49,7 @@ def execution_document(snapshot: Snapshot, with_output: bool = True) -> dict[str
         "output_lines": snapshot.output_lines,
         "left_behind": [msgspec.to_builtins(one) for one in snapshot.left_behind],
         "usage": msgspec.to_builtins(snapshot.usage),
+        "confinement": confinement_document(snapshot),
         "parent": snapshot.parent,
         "matched": snapshot.matched,
         "hint": snapshot.hint,
@@ -60,6 +61,14 @@ def execution_document(snapshot: Snapshot, with_output: bool = True) -> dict[str
             "truncated": snapshot.truncated,
         }
     return document
+
+
+def confinement_document(snapshot: Snapshot) -> dict[str, Any] | None:
+    """Return what held an execution, or None if nothing did."""
+    held = snapshot.confinement
+    if held is None:
+        return None
+    return {"level": held.level, "missing": list(held.missing), "net": held.net or None}
 
 
 def chunk_document(chunk: Chunk) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Channel:
 
     def __init__(self, keeper: Keeper, words: bytes, code: str | None) -> None:
         """Take what the stem is to become, if there is one, and the code for its runner."""
-        self.reading = False
+        self.reading = self.confined = False
         self.raised = self.raised_text = ""
         self.exec_error = keeper.child.exec_error
         self._keeper = keeper
@@ -113,8 +113,23 @@ class Channel:
             if isinstance(line_number, int):
                 fields["line"] = line_number
             self._keeper.writer.event("raised", **fields)
+        elif kind == "confined":
+            self.note_confined(message)
         elif kind == "exec_failed":
             self.exec_error = (int(message.get("errno", 0)), str(message.get("text", ""))[:1000])
         elif kind in ("reading", "read"):
             self.reading = kind == "reading"
             self._keeper.input_moved()
+
+    def note_confined(self, message: dict[str, Any]) -> None:
+        """Record what holds the program; only the first word counts, said before it runs."""
+        job = self._keeper.job
+        if self.confined or not (job.get("confine") or job.get("vm")):
+            return  # nobody put it anywhere: that is the program's own idea
+        self.confined = True
+        fields: dict[str, Any] = {"level": str(message["level"])[:200]}
+        fields["missing"] = [str(one)[:400] for one in message.get("missing") or ()][:50]
+        for name in ("net", "scratch"):
+            if message.get(name):
+                fields[name] = str(message[name])[:4096]
+        self._keeper.writer.event("confined", **fields)
