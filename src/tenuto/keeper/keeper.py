@@ -54,6 +54,7 @@ class Keeper:
         self.left: list[int] = []
         self._boot = boot
         self._start = procfs.start_time(os.getpid())
+        self._away: set[int] = set()  # outputs that the writer reads itself, for now
         self._paused = False
         self._childless = False
         self._killed_left = False
@@ -140,6 +141,8 @@ class Keeper:
 
     def watch_output(self, fd: int) -> None:
         """Watch for output unless paused, and on a terminal for room for what is to be typed."""
+        if fd in self._away:
+            return
         mask = 0 if self._paused else select.EPOLLIN
         if fd == self.child.stdin.fd and self.child.stdin.blocked:
             mask |= select.EPOLLOUT
@@ -185,7 +188,8 @@ class Keeper:
         if not data:
             self._close_output(fd)
             return 0
-        if len(data) >= _WIDEN_AT:
+        bulk = len(data) >= _WIDEN_AT
+        if bulk:
             self.child.widen(fd)
         self.writer.output(self.child.outputs[fd], data)
         point("keeper-read")
@@ -194,7 +198,30 @@ class Keeper:
         self._active()
         if self.writer.backlog >= HIGH_WATER or self._over_quota():
             self._pause()
+        elif bulk and self._status is None and not self.limits.get("output"):
+            self._pump(fd)
         return len(data)
+
+    def _pump(self, fd: int) -> None:
+        """Let the writer read what comes in bulk, a few megabytes at a time."""
+        if self.child.terminal or fd in self._away:
+            return
+        self._away.add(fd)
+        self.loop.off(fd)
+
+        def back(size: int, lines: int) -> None:
+            self._away.discard(fd)
+            self.size += size
+            self.lines += lines
+            self._active()
+            if self.writer.backlog >= HIGH_WATER:
+                self._pause()
+            else:
+                self.watch_output(fd)
+            if self._status is not None and not self.ended:
+                self._drain()
+
+        self.writer.pump(fd, self.child.outputs[fd], back)
 
     def _close_output(self, fd: int) -> None:
         self.loop.off(fd)
@@ -346,7 +373,7 @@ class Keeper:
 
     def _drain(self) -> None:
         """Take what the program wrote before it ended; others may hold its pipes much longer."""
-        if self._paused and not self.outcome:
+        if self._away or (self._paused and not self.outcome):
             return
         self._drain_until = self._drain_until or time.monotonic() + _DRAIN_S
         for fd in list(self.child.outputs):
