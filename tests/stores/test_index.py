@@ -537,3 +537,16 @@ def test_states_are_stored_by_their_words(project):
     db.close()
     assert found == {str(state) for state in list(State)[: len(IDS)]}
     assert found <= {str(state) for state in LIVE | ENDED}
+
+
+@pytest.mark.promise("X9")
+@pytest.mark.parametrize("words", [1, 16, 17, 40])
+def test_a_beginning_finds_all_words_however_many(tmp_path, words):
+    index = Index(project_in(tmp_path), list)
+    for number in range(words):
+        index.add(row(number, title=f"alpha{number:02}"))
+    index.add(row(words, title="alpine"))
+    found = index.latest(Query(text="Alpha", most=None))
+    assert len(found) == words
+    assert not index.latest(Query(text="alphabet"))
+    index.close()

@@ -40,6 +40,7 @@ CREATE TRIGGER count_moved AFTER UPDATE OF state ON executions WHEN old.state <>
   INSERT INTO counts VALUES (new.state, 1) ON CONFLICT (state) DO UPDATE SET number = number + 1;
 END;
 """
+_SPELLED = 16
 _COLUMNS = (
     "id, kind, state, reason, title, parent, exit_code, is_async, created_ns, started_ns, ended_ns, "
     "starter, has_left, size, lines"
@@ -148,7 +149,7 @@ class Index:
         if query.text:
             self._database.use(_catch_up_words)
             terms.append("words MATCH ?")
-            values.append(_match(query.text))
+            values.append(self._database.use(lambda db: _match(db, query.text)))
         where = f"WHERE {' AND '.join(terms)}" if terms else ""
         values.append(-1 if query.most is None else query.most)
         if not query.text:
@@ -235,8 +236,30 @@ def _row(values: Sequence[Any]) -> Row:
     )
 
 
-def _match(text: str) -> str:
-    """Return an FTS query for all the words of a text, the last one as a prefix."""
+def _match(db: Connection, text: str) -> str:
+    """Return an FTS query for rows that have all the words of a text, each as a beginning of one."""
     plain = text.replace("\0", " ").encode("utf-8", "replace").decode()
-    words = [word.replace('"', '""') for word in plain.split()]
-    return " ".join(f'"{word}"*' for word in words) or '""'
+    return " AND ".join(_beginning(db, word) for word in plain.split()) or '""'
+
+
+def _beginning(db: Connection, word: str) -> str:
+    """Return the query for words that begin so.
+
+    For a prefix SQLite first merges the rows of all such words, however many; for words that are
+    spelled out it reads only as many rows as are wanted. So the few words that there are get spelled.
+    """
+    found: list[str] = []
+    at = beginning = word.lower()
+    if word.isascii() and word.isalnum():
+        db.execute(
+            "CREATE VIRTUAL TABLE IF NOT EXISTS temp.terms USING fts5vocab(main, words, instance)"
+        )
+        while len(found) <= _SPELLED:
+            rows = list(db.execute("SELECT term FROM temp.terms WHERE term >= ? LIMIT 1", (at,)))
+            if not rows or not str(rows[0][0]).startswith(beginning):
+                break
+            found.append(str(rows[0][0]))
+            at = found[-1] + "\x01"
+    if not 0 < len(found) <= _SPELLED:
+        return '"' + word.replace('"', '""') + '"*'
+    return "(" + " OR ".join(f'"{term}"' for term in found) + ")"
