@@ -544,8 +544,8 @@ def test_states_are_stored_by_their_words(project):
 def test_a_beginning_finds_all_words_however_many(tmp_path, words):
     index = Index(project_in(tmp_path), list)
     for number in range(words):
-        index.add(row(number, title=f"alpha{number:02}"))
-    index.add(row(words, title="alpine"))
+        index.add(row(0, id=f"{number:08x}{IDS[0][8:]}", title=f"alpha{number:02}"))
+    index.add(row(0, id=f"{words:08x}{IDS[0][8:]}", title="alpine"))
     found = index.latest(Query(text="Alpha", most=None))
     assert len(found) == words
     assert not index.latest(Query(text="alphabet"))
