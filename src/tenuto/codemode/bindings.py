@@ -8,7 +8,7 @@ and functions, which are there from the first line on, are assigned at its begin
 from __future__ import annotations
 
 from tenuto.codemode.edits import CLOSE, INNER, OPEN, SEMICOLON, Edits, decode
-from tenuto.codemode.grammar import children, inner, outside_functions
+from tenuto.codemode.grammar import children, inner, last_part, outside_functions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,9 +121,9 @@ def _rewrite_lexical(found: _Declared, edits: Edits, is_async: bool) -> None:
 
 def _assign(declaration: Node, keyword: Node, edits: Edits, in_list: bool) -> None:
     """Turn `let a = 1, {b} = c` into `;(a = 1, {b} = c);`, where the keyword left room."""
-    last = declaration.children[-1]
+    last = last_part(declaration)
     ended = last.type == ";"
-    end = last.start_byte if ended else declaration.end_byte
+    end = last.start_byte if ended else last.end_byte
     width = keyword.end_byte - keyword.start_byte
     text = (";" if in_list else " ") + " " * (width - 2) + "("
     edits.replace(keyword.start_byte, keyword.end_byte, text)

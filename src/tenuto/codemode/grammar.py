@@ -96,6 +96,17 @@ def inner(node: Node) -> Node | None:
     return node.named_child(0) if node.named_child_count else None
 
 
+def last_part(node: Node) -> Node:
+    """Return the last child that is no comment: those before an end of line count to a statement."""
+    cursor = node.walk()
+    found = cursor.goto_last_child()
+    while found and (child := cursor.node) is not None:
+        if child.type != "comment":
+            return child
+        found = cursor.goto_previous_sibling()
+    return node
+
+
 def leave(cursor: TreeCursor) -> bool:
     """Move to what follows the whole node the cursor is on; False at the end of the tree."""
     while not cursor.goto_next_sibling():

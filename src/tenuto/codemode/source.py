@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _HEAD = "(async()=>{"
 _TAIL = "\n})()"
 _STRICT = '"use strict";'
+_READINGS = 10
 _WORDS = (b"await", b"return", b"import", b"export")
 _SILENT = frozenset(  # statements without a value that do nothing where they stand
     [
@@ -62,17 +63,9 @@ def prepare(code: str, language: str = "js", session: bool = False) -> Prepared:
     source = encode(code)
     if language == "js" and not session and not any(word in source for word in _WORDS):
         return Prepared(code, False, [], None)
-    root = grammar.parse(source, language).root_node
-    edits = Edits(source)
-    is_async = _steps_out(root, source)
+    root, edits, is_async = _read(source, language, session)
     if root.has_error:
-        if language == "ts":
-            raise _unreadable(root)
         return _plain(edits, is_async)
-    if language == "ts":
-        from tenuto.codemode import typescript
-
-        typescript.strip(root, edits, bare=session and is_async)
     names: list[str] = []
     head = _export(root, edits, is_async) if b"port" in source else ""
     if is_async:
@@ -81,6 +74,35 @@ def prepare(code: str, language: str = "js", session: bool = False) -> Prepared:
         names, inside = bindings.share(root, edits, is_async)
         head += inside
     return _plain(edits, is_async, head, names)
+
+
+def _read(source: bytes, language: str, session: bool) -> tuple[Node, Edits, bool]:
+    """Parse the source; if it is TypeScript, without its types."""
+    if language == "js":
+        root = grammar.parse(source, language).root_node
+        return root, Edits(source), _steps_out(root, source)
+
+    from tenuto.codemode import typescript
+
+    failed: BadSourceError | None = None
+    for _ in range(_READINGS):
+        root = grammar.parse(source, language).root_node
+        edits = Edits(source)
+        is_async = _steps_out(root, source)
+        if not root.has_error:
+            ends = typescript.strip(root, edits, bare=session and is_async)
+            if not ends:
+                return root, edits, is_async
+        else:
+            ends = [] if failed else typescript.likely_ends(source)
+            failed = failed or _unreadable(root)
+            if not ends:
+                raise failed
+        edits = Edits(source)
+        for end in ends:
+            edits.insert(end, ";", CLOSE)
+        source = encode(edits.apply())
+    raise failed or _unreadable(root)
 
 
 def _plain(
@@ -153,8 +175,7 @@ def _return_last(root: Node, edits: Edits) -> None:
     if expression is None or expression.type == "internal_module":
         return
     edits.insert(last.start_byte, "return (", OPEN)
-    end = max(child.end_byte for child in last.children if child.type not in (";", "comment"))
-    edits.insert(end, ")", CLOSE)
+    edits.insert(expression.end_byte, ")", CLOSE)
 
 
 def _no_modules(node: Node) -> BadSourceError:

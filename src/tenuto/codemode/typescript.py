@@ -10,7 +10,7 @@ import re
 
 from tenuto.codemode import enums
 from tenuto.codemode.edits import CLOSE, OPEN, SEMICOLON, Edits, decode
-from tenuto.codemode.grammar import BadSourceError, children, inner, leave, place_of
+from tenuto.codemode.grammar import BadSourceError, children, inner, last_part, leave, place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,13 +57,21 @@ _MODIFIERS = frozenset(
     ["accessibility_modifier", "override_modifier", "readonly", "abstract", "declare"]
 )
 _TYPE_ONLY = _DECLARATIONS | {"comment", "{", "}", ";", "empty_statement"}
-_CALLED_NEXT_LINE = re.compile(rb"[ \t]*(?://[^\n]*)?\r?\n\s*\(")
+_BETWEEN = re.compile(rb"(?:\s|//[^\n]*|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/)*")
+_BEFORE_BRACKET = re.compile(rb"(?<=[\w\])}>'\"`])[ \t]*\r?\n\s*[\[(`]")
+_CAST = re.compile(rb"\b(?:as|satisfies)\b")
 _SEE_DENO = "run it with --engine deno, which knows all of TypeScript."
 
 
-def strip(root: Node, edits: Edits, bare: bool = False) -> None:
-    """Blank what is only type. `bare`: enums of the top level are assigned, not declared."""
-    _Stripper(edits, bare).walk(root)
+def strip(root: Node, edits: Edits, bare: bool = False) -> list[int]:
+    """Blank what is only type. `bare`: enums of the top level are assigned, not declared.
+
+    Return where a statement ends that the grammar reads on: with a semicolon there, it is to be read
+    again, and nothing of what was done is right.
+    """
+    stripper = _Stripper(edits, bare)
+    stripper.walk(root)
+    return stripper.misread
 
 
 class _Stripper:
@@ -72,12 +80,14 @@ class _Stripper:
         self._enums = enums.Enums(edits, bare)
         self._blank_ends: set[int] = set()
         self._line_ends: set[int] = set()
+        self.misread: list[int] = []
         self._handlers: dict[str, Callable[[Node], bool | None]] = {
             **dict.fromkeys(_TYPES, self._type),
             **dict.fromkeys(_DECLARATIONS, self._declaration),
             "as_expression": self._cast,
             "satisfies_expression": self._cast,
             "non_null_expression": self._cast,
+            "binary_expression": self._comparison,
             "type_assertion": self._assertion,
             "arrow_function": self._arrow,
             "required_parameter": self._parameter,
@@ -102,8 +112,8 @@ class _Stripper:
         going = True
         while going and (node := cursor.node) is not None:
             kind = node.type
-            if kind in _ENDED_BY_LINE and node.children[-1].type != ";":
-                self._line_ends.add(node.end_byte)
+            if kind in _ENDED_BY_LINE and (last := last_part(node)).type != ";":
+                self._line_ends.add(last.end_byte)
             handler = handlers.get(kind)
             done = handler is not None and handler(node)
             going = (not done and cursor.goto_first_child()) or leave(cursor)
@@ -134,8 +144,16 @@ class _Stripper:
             return
         end = _end_of_type(last, self._edits)
         self._blank(kept.end_byte, end)
-        if end < node.end_byte or _CALLED_NEXT_LINE.match(self._edits.source, end):
-            self._edits.insert(end, ";", SEMICOLON)
+        if end < node.end_byte or _called_next_line(self._edits.source, end):
+            self.misread.append(end)
+
+    def _comparison(self, node: Node) -> None:
+        """Read a<T>`text` as what it is: the grammar takes it for two comparisons."""
+        left, right = node.children[0], node.children[-1]
+        if right.type == "template_string" and left.type == "binary_expression":
+            function, operators = left.children[0], (left.children[1], node.children[1])
+            if [operator.type for operator in operators] == ["<", ">"]:
+                self._blank(function.end_byte, operators[1].end_byte)
 
     def _assertion(self, node: Node) -> None:
         """Keep what follows `<T>`; in parentheses if another line would begin between."""
@@ -278,3 +296,15 @@ def _end_of_type(node: Node, edits: Edits) -> int:
             end = of.end_byte
         node = of
     return end
+
+
+def _called_next_line(source: bytes, end: int) -> bool:
+    between = _BETWEEN.match(source, end)
+    start = between.end() if between else end
+    return source[start : start + 1] == b"(" and b"\n" in source[end:start]
+
+
+def likely_ends(source: bytes) -> list[int]:
+    """Return where statements may end in a source that the grammar cannot read: see `_cast`."""
+    starts = (found.start() for found in _BEFORE_BRACKET.finditer(source))
+    return [at for at in starts if _CAST.search(source, max(source.rfind(b"\n", 0, at), 0), at)]
