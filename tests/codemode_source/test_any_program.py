@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import _quickjs
 import pytest
 from evaluating import Machine, Raised
@@ -54,14 +56,14 @@ _PROGRAMS = st.lists(st.tuples(_STATEMENTS, _ENDS), min_size=1, max_size=6).map(
 _START = "var a = 1, b = (x => x), c = 3, é = 4, $x = 5\n"
 
 
-def _outcome(machine: Machine, code: str) -> tuple[str, object]:
+def _outcome(machine: Machine, code: str) -> tuple[str, Any]:
     try:
         return "value", machine.run(code)
     except Raised as raised:
         return "raised", (str(raised).split(":")[0], raised.line)
 
 
-def _raw(code: str) -> tuple[str, object]:
+def _raw(code: str) -> tuple[str, Any]:
     """What the engine makes of the program as it is, in a scope where it may declare what it likes."""
     machine = Machine()
     machine.context.eval(_START)

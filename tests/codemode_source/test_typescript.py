@@ -34,7 +34,7 @@ console.log(JSON.stringify(results));
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     """What deno makes of each snippet, all in one process."""
     folder = tmp_path_factory.mktemp("deno")
     sources = [base64.b64encode(code.encode()).decode() for code in SNIPPETS]
@@ -50,7 +50,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return dict(zip(SNIPPETS, json.loads(done.stdout), strict=True))
 
 
-def test_the_corpus_is_large_and_right(real: dict[str, object]) -> None:
+def test_the_corpus_is_large_and_right(real: dict[str, dict[str, str]]) -> None:
     assert len(SNIPPETS) == len({*SNIPPETS}) >= 80
     assert {code: answer for code, answer in real.items() if "out" not in answer} == {}
 
@@ -59,7 +59,7 @@ def test_the_corpus_is_large_and_right(real: dict[str, object]) -> None:
 @pytest.mark.parametrize("session", [False, True])
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_it_does_what_deno_does(
-    code: str, session: bool, wrap: str, real: dict[str, object]
+    code: str, session: bool, wrap: str, real: dict[str, dict[str, str]]
 ) -> None:
     machine = Machine("ts", session)
     machine.context.eval("self = globalThis")

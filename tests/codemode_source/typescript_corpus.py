@@ -26,9 +26,11 @@ SNIPPETS = [
     "class A { x: number; y = 2; constructor(x: number) { this.x = x } }\nself.out = new A(1)",
     "class A { private x = 1; protected y = 2; public z = 3; readonly w = 4 }\nself.out = new A()",
     "class A { constructor(private x: number, public readonly y = 2) {} }\nself.out = new A(1)",
-    "class B { b = 1 }\nclass A extends B { constructor(public x: number) { super(); this.b = x + 1 } }\n"
+    "class B { b = 1 }\n"
+    "class A extends B { constructor(public x: number) { super(); this.b = x + 1 } }\n"
     "self.out = new A(1)",
-    "class B { b = 1 }\nclass A extends B { constructor(public x: number) { super()\n this.b = x + 1 } }\n"
+    "class B { b = 1 }\nclass A extends B { constructor(public x: number) { super()\n"
+    " this.b = x + 1 } }\n"
     "self.out = new A(1)",
     "abstract class B { abstract a: number; abstract m(): void; n() { return 1 } }\n"
     "class A extends B { a = 2; m() {} }\nself.out = [new A().n(), new A().a]",
@@ -40,13 +42,15 @@ SNIPPETS = [
     "class A { x?: number; y!: string; z: number = 1 }\nself.out = Object.keys(new A())",
     "class A { declare x: number; y = 1 }\nself.out = Object.keys(new A())",
     "class A { [k: string]: any; y = 1 }\nself.out = new A()",
-    "class A { a = 1\n private [`b`] = 2\n public *c() { yield 3 } }\nself.out = [new A(), ...new A().c()]",
+    "class A { a = 1\n private [`b`] = 2\n public *c() { yield 3 } }\n"
+    "self.out = [new A(), ...new A().c()]",
     "class A { a: number\n ['b']: number = 2 }\nself.out = new A()",
     "class A { get: number\n set: number\n static: number\n foo() { return 1 } }\n"
     "self.out = [Object.keys(new A()), new A().foo()]",
     "class A { static readonly x: number = 1; private static y = 2; static override: number = 3 }\n"
     "self.out = [A.x, (A as any).y, A.override]",
-    "class A { m(a: string): void; m(a: number): void; m(a: any) { return a } }\nself.out = new A().m(1)",
+    "class A { m(a: string): void; m(a: number): void; m(a: any) { return a } }\n"
+    "self.out = new A().m(1)",
     "class A { constructor(a: string); constructor(a: number); constructor(public a: any) {} }\n"
     "self.out = new A(1)",
     "class A { get v(): number { return 1 } set v(x: number) {} }\nself.out = new A().v",
@@ -87,7 +91,8 @@ SNIPPETS = [
     "let x: any = 3, a: number\n[a] = [5]\nself.out = a",
     "const f = (x: number): {\n  a: number\n} => ({a: x})\nself.out = f(1)",
     "const f = (x: number)\n  : number => x\nself.out = 1",
-    "const f = (\n  a: number,\n  b: number = 2,\n  ...rest: number[]\n): number =>\n  a + b + rest.length\n"
+    "const f = (\n  a: number,\n  b: number = 2,\n  ...rest: number[]\n): number =>\n"
+    "  a + b + rest.length\n"
     "self.out = f(1)",
     "const f = async <\n  T,\n>(x: T) => x\nself.out = typeof f",
     "function g() { return <\n  T,\n>(x: T) => x }\nself.out = g()(4)",
@@ -139,7 +144,8 @@ SNIPPETS = [
     "let a = 1 as any // why\n// because\n(2)\nself.out = a",
     "let x: any = {}; x.y = 1 satisfies number\n[1, 2].map(q => q)\nself.out = x",
     "type A = number; type B = string\nlet a: A\na = 1; self.out = a",
-    "function f(): void { return }\nfunction g(): never { throw 1 as any }\nself.out = f() === undefined",
+    "function f(): void { return }\nfunction g(): never { throw 1 as any }\n"
+    "self.out = f() === undefined",
     "let a: any = 5\nlet b = a!\nlet c = -a! + +a!\nself.out = [b, c]",
     "const o = {a: 1} as {a: number; b?: string}, p = o as any as {c: 1}; self.out = [o, p]",
     "const f = Array<string>, g = new f(); self.out = g",

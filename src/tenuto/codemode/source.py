@@ -22,6 +22,9 @@ _HEAD = "(async()=>{"
 _TAIL = "\n})()"
 _STRICT = '"use strict";'
 _READINGS = 10
+_UNREADABLE = (
+    "this is no TypeScript that can be read here. If it is right, run it with --engine deno."
+)
 _WORDS = (b"await", b"return", b"import", b"export")
 _SILENT = frozenset(  # statements without a value that do nothing where they stand
     [
@@ -102,7 +105,7 @@ def _read(source: bytes, language: str, session: bool) -> tuple[Node, Edits, boo
         for end in ends:
             edits.insert(end, ";", CLOSE)
         source = encode(edits.apply())
-    raise failed or _unreadable(root)
+    raise failed or BadSourceError(_UNREADABLE, (1, 1))
 
 
 def _plain(
@@ -190,6 +193,6 @@ def _no_modules(node: Node) -> BadSourceError:
 
 def _unreadable(root: Node) -> BadSourceError:
     return BadSourceError(
-        "this is no TypeScript that can be read here. If it is right, run it with --engine deno.",
+        _UNREADABLE,
         grammar.first_error(root),
     )
