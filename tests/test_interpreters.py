@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from tenuto.core.errors import InterpreterMissing, InvalidInput
-from tenuto.interpreters import LANGUAGES, command_for, language_of, probe, resolve_program
+from tenuto.interpreters import LANGUAGES, command_for, language_of, resolve_program
+from tenuto.interpreters.probing import probe
 
 if TYPE_CHECKING:
     from pathlib import Path

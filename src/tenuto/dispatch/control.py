@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import json
+import binascii
 import os
 import socket
-import struct
 import time
 from typing import Any
 
+import msgspec
+
 from tenuto.core.errors import InvalidInput, KeeperUnreachable, NotRunning
-from tenuto.keeper.control import PROTOCOL, encode, socket_path
+from tenuto.keeper.protocol import LENGTH, PROTOCOL, socket_path
 from tenuto.stores.tape import is_kept
 
 _PATIENCE_S = 5.0
@@ -103,9 +103,10 @@ def ask(
     """Ask over an open connection; errors come back as our own."""
     sock.settimeout(patience_s)
     try:
-        sock.sendall(encode({"v": PROTOCOL, "op": op, **fields}))
-        (size,) = struct.unpack("<I", _exactly(sock, 4))
-        reply: dict[str, Any] = json.loads(_exactly(sock, size))
+        body = msgspec.json.encode({"v": PROTOCOL, "op": op, **fields})
+        sock.sendall(LENGTH.pack(len(body)) + body)
+        (size,) = LENGTH.unpack(_exactly(sock, LENGTH.size))
+        reply: dict[str, Any] = msgspec.json.decode(_exactly(sock, size))
     except TimeoutError as error:
         raise KeeperUnreachable(
             f"the keeper did not answer {op!r} within {patience_s:g} s",
@@ -156,7 +157,9 @@ def _send_piece(sock: socket.socket, piece: bytes, eof: bool) -> str:
     """Send one piece, as soon as the program has read enough of what was sent before."""
     while True:
         try:
-            reply = ask(sock, "send", data=base64.b64encode(piece).decode(), eof=eof)
+            reply = ask(
+                sock, "send", data=binascii.b2a_base64(piece, newline=False).decode(), eof=eof
+            )
             return str(reply["fate"])
         except _BusyError:
             time.sleep(_BUSY_S)

@@ -14,7 +14,7 @@ from tenuto.core.ids import short
 from tenuto.core.quantities import brief_size
 from tenuto.dispatch import control
 from tenuto.dispatch.launch import ZygoteLauncher
-from tenuto.interpreters import probe
+from tenuto.interpreters.probing import probe
 from tenuto.keeper import cgroup, procfs
 from tenuto.stores.tape import is_kept
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from tenuto.interpreters.commands import LANGUAGES, Command, command_for, language_of
-from tenuto.interpreters.probing import InterpreterStatus, probe
 from tenuto.interpreters.programs import resolve_program
 
 __all__ = [
     "LANGUAGES",
     "Command",
-    "InterpreterStatus",
     "command_for",
     "language_of",
-    "probe",
     "resolve_program",
 ]

@@ -12,14 +12,12 @@ import os
 import socket
 import struct
 
+from tenuto.keeper.protocol import LENGTH, MAX_MESSAGE, NAME, PROTOCOL, socket_path
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-PROTOCOL = 1
-MAX_MESSAGE = 8 * 1024 * 1024
-NAME = "control.sock"
-_LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -30,12 +28,7 @@ class BadMessage(Exception):
 def encode(message: dict[str, Any]) -> bytes:
     """Return a message as it travels."""
     body = json.dumps(message, separators=(",", ":")).encode()
-    return _LENGTH.pack(len(body)) + body
-
-
-def socket_path(dir_fd: int) -> str:
-    """Return a path to the socket that is short enough wherever the folder stands."""
-    return f"/proc/self/fd/{dir_fd}/{NAME}"
+    return LENGTH.pack(len(body)) + body
 
 
 def listen(dir_fd: int) -> socket.socket:
@@ -86,14 +79,14 @@ class Connection:
             return None
         self._in += data
         messages: list[dict[str, Any]] = []
-        while len(self._in) >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(self._in)
+        while len(self._in) >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(self._in)
             if size > MAX_MESSAGE:
                 raise BadMessage(f"a message of {size} bytes: at most {MAX_MESSAGE}")
-            if len(self._in) < _LENGTH.size + size:
+            if len(self._in) < LENGTH.size + size:
                 break
-            body = bytes(self._in[_LENGTH.size : _LENGTH.size + size])
-            del self._in[: _LENGTH.size + size]
+            body = bytes(self._in[LENGTH.size : LENGTH.size + size])
+            del self._in[: LENGTH.size + size]
             messages.append(_parse(body))
         return messages
 

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 
-from tenuto.keeper import cgroup, control, linux, procfs, sweep, verdict
+from tenuto.keeper import cgroup, linux, procfs, protocol, sweep, verdict
 from tenuto.keeper.channel import Channel
 from tenuto.keeper.child import Child
 from tenuto.keeper.faults import point
@@ -90,7 +90,7 @@ class Keeper:
         self.loop.run(lambda: self.writer.finished)
         self._answer()
         self.requests.close()
-        os.unlink(control.NAME, dir_fd=self._dir_fd)
+        os.unlink(protocol.NAME, dir_fd=self._dir_fd)
         if self.child.group:
             cgroup.remove(self.child.group)
 

@@ -10,7 +10,7 @@ import socket
 import time
 from collections import deque
 
-from tenuto.keeper import control, sweep, verdict
+from tenuto.keeper import control, protocol, sweep, verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Requests:
                 return
             for message in messages:
                 self._answer(connection, message)
-            if connection.unsent > control.MAX_MESSAGE:  # it asks and never reads
+            if connection.unsent > protocol.MAX_MESSAGE:  # it asks and never reads
                 self._drop(connection)
         if connection in self._connections:
             want = select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0)
@@ -111,7 +111,7 @@ class Requests:
     def _answer(self, connection: control.Connection, message: dict[str, Any]) -> None:
         operation = getattr(self, f"_do_{message['op']}", None)
         if operation is None:
-            text = f"this keeper (protocol {control.PROTOCOL}) knows no {message['op']!r}"
+            text = f"this keeper (protocol {protocol.PROTOCOL}) knows no {message['op']!r}"
             connection.reply(ok=False, error="unknown_op", message=text)
             return
         try:

@@ -7,7 +7,6 @@ is locked before it takes the name, so that the lock is never free in between.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 
 from tenuto.keeper import frames
@@ -40,7 +39,7 @@ def without_output(dir_fd: int, old_fd: int, magic: bytes, next_seq: int, now_ns
                 upto = frame.seq
                 continue
             _frame(new_fd, magic, frame.seq, frame.time_ns, frame.body)
-        body = json.dumps({"type": "cleared", "upto": upto, "size": dropped}).encode()
+        body = b'{"type":"cleared","upto":%d,"size":%d}' % (upto, dropped)
         _frame(new_fd, magic, next_seq, now_ns, body)
         os.fsync(new_fd)
         unlink_quietly("tape.idx", dir_fd)  # before the rename: an old index never meets a new tape

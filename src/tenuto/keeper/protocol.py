@@ -1,0 +1,15 @@
+"""What both ends of the control socket must agree on; clients load this and not the keeper's end."""
+
+from __future__ import annotations
+
+import struct
+
+PROTOCOL = 1
+MAX_MESSAGE = 8 * 1024 * 1024
+NAME = "control.sock"
+LENGTH = struct.Struct("<I")
+
+
+def socket_path(dir_fd: int) -> str:
+    """Return a path to the socket that is short enough wherever the folder stands."""
+    return f"/proc/self/fd/{dir_fd}/{NAME}"
