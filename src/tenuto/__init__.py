@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as type checkers know it; importing typing would cost every keeper 10 ms
 if TYPE_CHECKING:
+    from tenuto.codemode.registry import HostFunction
     from tenuto.core.errors import (
         AmbiguousId,
         DiskFull,
@@ -37,6 +38,7 @@ _HOMES = {
     "Engine": "tenuto.engine.engine",
     "EngineFault": "tenuto.core.errors",
     "ExecutionFailed": "tenuto.core.errors",
+    "HostFunction": "tenuto.codemode.registry",
     "InterpreterMissing": "tenuto.core.errors",
     "InvalidInput": "tenuto.core.errors",
     "KeeperUnreachable": "tenuto.core.errors",
@@ -60,6 +62,7 @@ __all__ = [
     "Engine",
     "EngineFault",
     "ExecutionFailed",
+    "HostFunction",
     "InterpreterMissing",
     "InvalidInput",
     "KeeperUnreachable",

@@ -101,6 +101,30 @@ class Confined(Event, frozen=True, tag="confined"):
     """A private folder outside the state folder that goes with it, if it has one."""
 
 
+class HostAttached(Event, frozen=True, tag="host_attached"):
+    """Someone began to serve the functions; calls without an answer were passed on again."""
+
+    pid: int = 0
+    again: int = 0
+
+
+class HostCalled(Event, frozen=True, tag="host_called"):
+    """The code called a function of its caller's; calls are numbered from 1 without gaps."""
+
+    n: int
+    name: str
+    args: Any = None
+
+
+class HostAnswered(Event, frozen=True, tag="host_answered"):
+    """A call came back, with a value or an error (name, message); values as codemode/wire has them."""
+
+    n: int
+    ok: bool
+    value: Any = None
+    error: Any = None
+
+
 class Cleared(Event, frozen=True, tag="cleared"):
     """Output up to a sequence number was dropped on request."""
 
@@ -189,6 +213,9 @@ AnyEvent = (
     | ValueReturned
     | Raised
     | Confined
+    | HostAttached
+    | HostCalled
+    | HostAnswered
     | Cleared
     | Repaired
     | Ended

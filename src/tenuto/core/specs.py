@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,6 +30,15 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     """What happens at the output quota: the writer is held back, or the execution fails."""
 
 
+class FunctionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A function of the caller's that the code may call, by name and by what it takes."""
+
+    name: str
+    schema: dict[str, Any] = {}
+    """A JSON schema of an object: the parameters by name."""
+    description: str = ""
+
+
 class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One piece of work. Environment values are never part of it, only their names."""
 
@@ -47,6 +56,7 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     idle: float | None = None
     detached: bool = False
     parent: str | None = None
+    functions: tuple[FunctionSpec, ...] = ()
 
     def label(self) -> str:
         """Return one line that tells a person what this is."""

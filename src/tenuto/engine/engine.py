@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
+from tenuto.codemode.registry import Functions
 from tenuto.core.errors import InvalidInput, NotRunning, TenutoError
 from tenuto.core.execution import Chunk, Snapshot
 from tenuto.core.quantities import parse_moment
@@ -19,6 +20,7 @@ from tenuto.dispatch.launch import ZygoteLauncher
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.goals import Waiting
 from tenuto.engine.health import Check, examine
+from tenuto.engine.hosting import Hosting
 from tenuto.engine.reports import Report, report
 from tenuto.engine.retention import Cleaned, clean, clean_by_settings
 from tenuto.engine.settings import Settings, load_settings
@@ -43,6 +45,7 @@ class Engine:
         self._health: asyncio.Task[None] | None = None
         self._checks: list[Check] = []
         self._noted: set[Future[None]] = set()
+        self._hosting: Hosting | None = None
 
     async def __aenter__(self) -> Engine:
         self._threads = ThreadPoolExecutor(_THREADS, "tenuto")
@@ -54,6 +57,8 @@ class Engine:
         if self._health is not None:
             self._health.cancel()
             await asyncio.gather(self._health, return_exceptions=True)
+        if self._hosting is not None:
+            await self._hosting.close()
         await asyncio.gather(*map(asyncio.wrap_future, tuple(self._noted)), return_exceptions=True)
         if self._blocking is not None:
             await self._call(self._blocking.close)
@@ -157,6 +162,19 @@ class Engine:
         if language is None:
             raise InvalidInput("the code's language is not given", 'such as language="python"')
         return self._engine.code(code or "", language, chosen)
+
+    async def serve(self, execution_id: str, functions: Functions) -> None:
+        """Serve an execution's functions from here, until it ends or this engine is left.
+
+        Whoever served before is replaced; calls without an answer are made again, here.
+        """
+        await self._host.serve(execution_id, functions)
+
+    @property
+    def _host(self) -> Hosting:
+        if self._hosting is None:
+            self._hosting = Hosting(self._engine, self._call)
+        return self._hosting
 
     async def resume(
         self, execution_id: str, *, force: bool = False, wait: float | None = None

@@ -188,6 +188,8 @@ def _job(pen: Pen, execution_id: str, work: Work, size: int = 0, lines: int = 0)
         "idle": spec.idle,
         "size": size,  # of the output that is there already
         "lines": lines,
+        "functions": spec.functions,
+        "served": work.served,
     }
     try:
         return msgspec.json.encode(job)

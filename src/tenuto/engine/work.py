@@ -23,6 +23,8 @@ class Work(msgspec.Struct, frozen=True):
     spec: Spec
     environ: dict[str, str]
     channel: bool = False
+    served: bool = False
+    """Whoever starts it will serve its functions; the keeper then waits for that."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

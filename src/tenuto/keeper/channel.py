@@ -11,6 +11,9 @@ import select
 import socket
 import struct
 import time
+from collections import deque
+
+from tenuto.keeper import verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +35,10 @@ class Channel:
         self.exec_error = keeper.child.exec_error
         self._keeper = keeper
         self._in = bytearray()
+        self._out: deque[memoryview] = deque()
+        self.unsent = 0
+        self._mask = 0
+        self._holding = False
         self._open = keeper.child.channel is not None
         if keeper.child.channel is None:
             return
@@ -41,9 +48,10 @@ class Channel:
         if code is not None:
             body = code.encode("utf-8", "surrogatepass")
             out += struct.pack("<I", len(body)) + body
-        self._out = memoryview(out)
-        keeper.loop.on(self._sock.fileno(), select.EPOLLIN | select.EPOLLOUT, self._ready)
+        self._out.append(memoryview(out))
+        self.unsent = len(out)
         self._send()
+        self._watch()
 
     def _ready(self, mask: int) -> None:
         if mask & select.EPOLLOUT:
@@ -54,13 +62,45 @@ class Channel:
     def _send(self) -> None:
         try:
             while self._out:
-                self._out = self._out[self._sock.send(self._out, socket.MSG_NOSIGNAL) :]
+                sent = self._sock.send(self._out[0], socket.MSG_NOSIGNAL)
+                self.unsent -= sent
+                self._out[0] = self._out[0][sent:]
+                if not self._out[0]:
+                    self._out.popleft()
         except BlockingIOError:
             return
         except OSError:
-            self._out = self._out[:0]
-        if self._open:
-            self._keeper.loop.on(self._sock.fileno(), select.EPOLLIN, self._ready)
+            self._out.clear()
+            self.unsent = 0
+        self._watch()
+        self._keeper.host.child_took()
+
+    def _watch(self) -> None:
+        """Watch for messages unless held back, and for room where something waits to be sent."""
+        mask = 0 if self._holding else select.EPOLLIN
+        if self._out:
+            mask |= select.EPOLLOUT
+        if not self._open or mask == self._mask:
+            return
+        self._mask = mask
+        if mask:
+            self._keeper.loop.on(self._sock.fileno(), mask, self._ready)
+        else:
+            self._keeper.loop.off(self._sock.fileno())
+
+    def send(self, data: bytes) -> None:
+        """Tell the child something; what does not fit goes out when it reads."""
+        if not self._open:
+            return
+        self._out.append(memoryview(data))
+        self.unsent += len(data)
+        self._send()
+        self._watch()
+
+    def hold(self, holding: bool) -> None:
+        """Take no more messages while the tape is behind: the child blocks on its next one."""
+        self._holding = holding
+        self._watch()
 
     def _receive(self) -> bool:
         try:
@@ -71,6 +111,8 @@ class Channel:
             data = b""
         if not data or len(self._in) + len(data) > _MOST:
             self.close()
+            if data and self._keeper.job.get("functions"):  # it would wait for an answer for ever
+                self._keeper.end_by(verdict.limit("message", f"{_MOST} bytes"))
             return False
         self._in += data
         while (end := self._in.find(b"\n")) >= 0:
@@ -117,6 +159,8 @@ class Channel:
             self.note_confined(message)
         elif kind == "exec_failed":
             self.exec_error = (int(message.get("errno", 0)), str(message.get("text", ""))[:1000])
+        elif kind == "call":
+            self._keeper.host.called(message)
         elif kind in ("reading", "read"):
             self.reading = kind == "reading"
             self._keeper.input_moved()

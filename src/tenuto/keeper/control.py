@@ -44,11 +44,16 @@ def listen(dir_fd: int) -> socket.socket:
     return server
 
 
+def peer(connection: socket.socket) -> tuple[int, int, int]:
+    """Return pid, uid and gid of the other side."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(raw)
+    return pid, uid, gid
+
+
 def is_ours(connection: socket.socket) -> bool:
     """Tell whether the peer runs as our user or as root."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, uid, _ = _CREDENTIALS.unpack(raw)
-    return uid in (os.geteuid(), 0)
+    return peer(connection)[1] in (os.geteuid(), 0)
 
 
 class Connection:
@@ -59,6 +64,8 @@ class Connection:
         sock.setblocking(False)
         self.sock = sock
         self.watching = False
+        self.most = MAX_MESSAGE
+        self.armed = 0  # what the loop watches it for
         self._in = bytearray()
         self._out = bytearray()
 
@@ -81,8 +88,8 @@ class Connection:
         messages: list[dict[str, Any]] = []
         while len(self._in) >= LENGTH.size:
             (size,) = LENGTH.unpack_from(self._in)
-            if size > MAX_MESSAGE:
-                raise BadMessage(f"a message of {size} bytes: at most {MAX_MESSAGE}")
+            if size > self.most:
+                raise BadMessage(f"a message of {size} bytes: at most {self.most}")
             if len(self._in) < LENGTH.size + size:
                 break
             body = bytes(self._in[LENGTH.size : LENGTH.size + size])
@@ -100,6 +107,11 @@ class Connection:
     def reply(self, **fields: Any) -> None:
         """Answer; what does not fit now goes out when the client reads."""
         self._out += encode({"v": PROTOCOL, **fields})
+        self.flush()
+
+    def push(self, body: bytes) -> None:
+        """Send a message of JSON that nobody asked for just now."""
+        self._out += LENGTH.pack(len(body)) + body
         self.flush()
 
     def flush(self) -> bool:

@@ -15,6 +15,7 @@ from tenuto.keeper import cgroup, linux, procfs, protocol, sweep, verdict
 from tenuto.keeper.channel import Channel
 from tenuto.keeper.child import Child
 from tenuto.keeper.faults import point
+from tenuto.keeper.host import Host
 from tenuto.keeper.loop import Loop
 from tenuto.keeper.requests import Requests
 from tenuto.keeper.writer import HIGH_WATER, LOW_WATER, TapeWriter
@@ -45,6 +46,7 @@ class Keeper:
         self.loop.on_fault = self._note_fault
         self.writer = TapeWriter(self.loop.wake)
         self.requests = Requests(self)
+        self.host = Host(self)
         self.outcome: verdict.Outcome | None = None
         self.ended = self.leaving = False
         self.waiting = ""
@@ -124,7 +126,7 @@ class Keeper:
         if self._paused and self.writer.backlog < LOW_WATER and not self._over_quota():
             self._paused = False
             if self.waiting == "disk":
-                self._continued()
+                self.continued()
             self._watch_outputs()
             if self._status is not None and not self.ended:
                 self._drain()
@@ -132,12 +134,14 @@ class Keeper:
             self.waiting = "disk"
         elif self.waiting == "disk" and not self._paused:
             self.waiting = ""
+            self.host.review()
 
     # Start
 
     def _watch_outputs(self) -> None:
         for fd in self.child.outputs:
             self.watch_output(fd)
+        self.channel.hold(self._paused)
 
     def watch_output(self, fd: int) -> None:
         """Watch for output unless paused, and on a terminal for room for what is to be typed."""
@@ -268,7 +272,7 @@ class Keeper:
             self.waiting = "input"
             self.writer.event("waited", on="input")
         elif not blocked and self.waiting == "input":
-            self._continued()
+            self.continued()
         self._input_pause = _INPUT_FIRST_S if blocked else min(self._input_pause * 2, _INPUT_MOST_S)
         self.loop.after(self._input_pause if not self.waiting else 0.25, self._look_for_input)
 
@@ -278,14 +282,23 @@ class Keeper:
             return not self.child.stdin.pending
         return self.child.stdin.awaited_by([self.child.pid, *procfs.descendants(self.child.pid)])
 
-    def _continued(self) -> None:
+    def continued(self) -> None:
+        """What was waited for came; something else may be waited for still."""
         self.waiting = ""
         self.writer.event("continued")
+        self.host.review()
+
+    def note_call(self, body: bytes) -> None:
+        """Record a call of the code, or its answer, and hold the child back if the tape is behind."""
+        self.writer.aside(body)
+        self._quiet_since = time.monotonic()
+        if self.writer.backlog >= HIGH_WATER:
+            self._pause()
 
     def input_moved(self) -> None:
         """Input was sent or asked for: the program may go on."""
         if self.waiting == "input":
-            self._continued()
+            self.continued()
         self._input_seen = 0
         self._active()
 
@@ -297,8 +310,9 @@ class Keeper:
     def _idle(self) -> None:
         quiet = time.monotonic() - self._quiet_since
         bound = float(self.job["idle"])
-        if self.waiting or quiet < bound:  # waiting for someone is not silence of its own
-            self.loop.after(max(0.01, bound - quiet) if not self.waiting else bound, self._idle)
+        waits = self.waiting or self.host.busy  # for someone: that is not silence of its own
+        if waits or quiet < bound:
+            self.loop.after(max(0.01, bound - quiet) if not waits else bound, self._idle)
         else:
             self.end_by(verdict.idle(bound))
 
@@ -410,6 +424,7 @@ class Keeper:
         if self.child.stdin.fd not in self.child.outputs:
             self.loop.off(self.child.stdin.fd)  # its number may come again
         self.child.stdin.close()
+        self.host.ended()
         self.loop.never(self._deadline, self._idle, self._look_for_input)
         if not self.left:
             self._finish()

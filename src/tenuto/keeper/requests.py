@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _KILL_PATIENCE_S = 5.0
 _ACCEPT_S = 0.1
 _FOREVER_S = 1e12
+_UNREAD_MOST = 128 * 1024 * 1024  # all open calls of a server fit
 
 
 class Requests:
@@ -32,6 +33,7 @@ class Requests:
         self._connections: set[control.Connection] = set()
         self._killers: list[control.Connection] = []
         self._later: deque[tuple[control.Connection, dict[str, object]]] = deque()
+        self._held: set[control.Connection] = set()
         self._kill_since = 0.0
 
     def open(self, dir_fd: int, starter: socket.socket) -> None:
@@ -41,6 +43,9 @@ class Requests:
         connection = control.Connection(starter)
         self._add(connection)
         self._watch(connection)
+        job = self._keeper.job
+        names = [str(one["name"]) for one in job.get("functions") or ()]
+        self._keeper.host.open(names, connection if job.get("served") else None)
 
     def _accept(self) -> None:
         while True:
@@ -62,9 +67,34 @@ class Requests:
 
     def _add(self, connection: control.Connection) -> None:
         self._connections.add(connection)
-        self._keeper.loop.on(
-            connection.sock.fileno(), select.EPOLLIN, lambda mask: self._ready(connection, mask)
-        )
+        self._arm(connection)
+
+    def _arm(self, connection: control.Connection, reading: bool = True) -> None:
+        """Watch for messages, and for room where something waits to be sent."""
+        want = select.EPOLLIN if reading else 0
+        if connection.unsent:
+            want |= select.EPOLLOUT
+        if want != connection.armed or not self._keeper.loop.watches(connection.sock.fileno()):
+            connection.armed = want
+            self._keeper.loop.on(
+                connection.sock.fileno(), want, lambda mask: self._ready(connection, mask)
+            )
+
+    def push(self, connection: control.Connection, body: bytes) -> None:
+        """Send a client what it did not ask for just now."""
+        connection.push(body)
+        if connection.unsent and connection in self._connections:
+            self._arm(connection)
+
+    def hold(self, connection: control.Connection) -> None:
+        """Take no more messages of a client for now."""
+        self._held.add(connection)
+
+    def release(self, connection: control.Connection) -> None:
+        """Take them again."""
+        self._held.discard(connection)
+        if connection in self._connections:
+            self._arm(connection)
 
     def _drop(self, connection: control.Connection) -> None:
         if connection in self._connections:
@@ -72,6 +102,8 @@ class Requests:
             self._keeper.writer.unwatch(connection.sock)
             self._keeper.loop.off(connection.sock.fileno())
             connection.sock.close()
+            self._held.discard(connection)
+            self._keeper.host.gone(connection)
 
     def close(self) -> None:
         """Send what is left to send and let everyone go: they see the end of file."""
@@ -100,13 +132,10 @@ class Requests:
                 return
             for message in messages:
                 self._answer(connection, message)
-            if connection.unsent > protocol.MAX_MESSAGE:  # it asks and never reads
+            if connection.unsent > _UNREAD_MOST:  # it asks and never reads
                 self._drop(connection)
         if connection in self._connections:
-            want = select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0)
-            self._keeper.loop.on(
-                connection.sock.fileno(), want, lambda mask: self._ready(connection, mask)
-            )
+            self._arm(connection, connection not in self._held)
 
     def _answer(self, connection: control.Connection, message: dict[str, Any]) -> None:
         operation = getattr(self, f"_do_{message['op']}", None)
@@ -254,6 +283,15 @@ class Requests:
         grace = float(message.get("grace", 5.0))
         self._keeper.interrupt("on request", max(0.0, min(grace, 3600.0)))
         connection.reply(ok=True)
+
+    def _do_serve(self, connection: control.Connection, _: dict[str, Any]) -> None:
+        if self._keeper.ended:
+            connection.reply(ok=False, error="not_running", message="the execution has ended")
+        else:
+            self._keeper.host.serve(connection)
+
+    def _do_answer(self, connection: control.Connection, message: dict[str, Any]) -> None:
+        self._keeper.host.answer(connection, message)
 
     def _do_clear(self, connection: control.Connection, _: dict[str, Any]) -> None:
         if self._keeper.leaving:

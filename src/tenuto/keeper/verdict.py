@@ -49,6 +49,11 @@ def limit(resource_name: str, bound: object) -> Outcome:
     return Outcome("failed", "limit", f"{resource_name} limit {bound}")
 
 
+def protocol(how: str) -> Outcome:
+    """Return the end of an execution whose child broke the rules of its line to us."""
+    return Outcome("failed", "protocol", how)
+
+
 def _name(number: int) -> str:
     try:
         return signal.Signals(number).name

@@ -31,6 +31,7 @@ _NO_INDEX, _GIVEN_UP = -1, -2
 _PUMP_READ = 256 * 1024  # small enough to stay in the processor's cache from read to write
 _PUMP_MOST = 4 * 1024 * 1024
 _IN_TURN = 1 << 8  # on an event's stream number: output that is held back goes first
+_ASIDE = 1 << 9  # likewise: counts as backlog, and nobody needs to be woken for it
 
 _Item = tuple[int, int, bytes]
 
@@ -49,8 +50,9 @@ class TapeWriter:
         self.disk_full = ""
         self.finished = False
         self._accepted = 0  # written by the loop only
+        self._noted = 0  # the same for what is noted aside
         self._pumped = 0  # these are written by the thread only
-        self._appended = 0
+        self._appended = self._written = 0
         self._dropped = 0  # how much of it was cleared
         self._wake = wake
         self._queue: _queue.SimpleQueue[_Item | Callable[[], None]] = _queue.SimpleQueue()
@@ -79,8 +81,8 @@ class TapeWriter:
 
     @property
     def backlog(self) -> int:
-        """Bytes of output taken but not on the tape yet."""
-        return self._accepted + self._pumped - self._appended
+        """Bytes taken but not on the tape yet, small events apart."""
+        return self._accepted + self._pumped - self._appended + self._noted - self._written
 
     @property
     def kept(self) -> int:
@@ -93,6 +95,11 @@ class TapeWriter:
         body = text.encode("utf-8", "replace")  # half of a surrogate pair is no text
         stream = frames.EVENT | _IN_TURN if in_turn else frames.EVENT
         self._queue.put((stream, time.time_ns(), body))
+
+    def aside(self, body: bytes) -> None:
+        """Append an event that can be large or come often, given as JSON; no follower waits for it."""
+        self._noted += len(body)
+        self._queue.put((frames.EVENT | _ASIDE, time.time_ns(), body))
 
     def output(self, stream: int, data: bytes) -> None:
         """Append what the program wrote."""
@@ -186,6 +193,7 @@ class TapeWriter:
         self._pass_on(lambda: done(size, lines))
 
     def _take(self, batch: list[_Item]) -> None:
+        wanted = any(not item[0] & _ASIDE for item in batch)  # the batch itself is used up
         if not self._held:
             try:
                 self._append(batch, spare=True)
@@ -193,7 +201,8 @@ class TapeWriter:
                 self._hold(batch, error)
         else:
             self._hold(batch, None)
-        self._notify()
+        if wanted or self._held:
+            self._notify()
 
     def _hold(self, batch: list[_Item], error: OSError | None) -> None:
         """Keep output until there is room; let events pass on what was set aside."""
@@ -268,9 +277,9 @@ class TapeWriter:
         buffers: list[bytes] = []
         entries: list[bytes] = []
         seq, last_ns, offset, indexed = self._seq, self._last_ns, self._offset, self._indexed
-        output = 0
+        output = aside = 0
         for number, time_ns, body in batch:
-            stream = number & ~_IN_TURN
+            stream = number & ~(_IN_TURN | _ASIDE)
             last_ns = max(last_ns, time_ns)
             header, trailer = frames.pack(self._magic, stream, seq, last_ns, body)
             buffers += (header, body, trailer)
@@ -278,6 +287,7 @@ class TapeWriter:
                 entries.append(frames.pack_entry(seq, last_ns, offset, stream))
                 indexed = offset
             output += len(body) if stream != frames.EVENT else 0
+            aside += len(body) if number & _ASIDE else 0
             offset += frames.OVERHEAD + len(body)
             seq += 1
         point("writer-before-append")
@@ -285,9 +295,10 @@ class TapeWriter:
         point("writer-after-append")
         self._seq, self._last_ns, self._offset, self._indexed = seq, last_ns, offset, indexed
         self._index(entries)
-        if output:
+        if output or aside:
             before = self.backlog
             self._appended += output
+            self._written += aside
             if before >= LOW_WATER > self.backlog:
                 self._wake()
 
