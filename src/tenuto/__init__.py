@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tenuto.core.specs import Limits, Spec
     from tenuto.core.states import State, WaitingFor
     from tenuto.engine.engine import Engine
+    from tenuto.engine.sessions import Session
     from tenuto.engine.settings import Settings
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ _HOMES = {
     "NotFinished": "tenuto.core.errors",
     "NotOwned": "tenuto.core.errors",
     "NotRunning": "tenuto.core.errors",
+    "Session": "tenuto.engine.sessions",
     "Settings": "tenuto.engine.settings",
     "Snapshot": "tenuto.core.execution",
     "Spec": "tenuto.core.specs",
@@ -70,6 +72,7 @@ __all__ = [
     "NotFinished",
     "NotOwned",
     "NotRunning",
+    "Session",
     "Settings",
     "Snapshot",
     "Spec",

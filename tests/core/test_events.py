@@ -23,6 +23,7 @@ TYPES: dict[str, Any] = {str(one.__struct_config__.tag): one for one in get_args
 SAMPLES = [
     ev.Created(id="a", spec=Spec(kind="code", argv=("x",), cwd="/"), version="1"),
     ev.Started(pid=1, pid_start=2, keeper_pid=3, keeper_start=4, boot="b", cgroup="/g"),
+    ev.Enqueued(pid=1, pid_start=2, keeper_pid=3, keeper_start=4, boot="b", cgroup="/g"),
     ev.Waited(on=WaitingFor.APPROVAL, detail="d"),
     ev.Continued(),
     ev.BecameInteractive(),
@@ -175,7 +176,7 @@ def test_every_literal_event_the_keeper_writes_is_known():
 
 def keeper_with(outcome: verdict.Outcome | None) -> Any:
     channel = SimpleNamespace(exec_error=None, raised="")
-    return SimpleNamespace(outcome=outcome, limits={}, signal_asked=0, channel=channel)
+    return SimpleNamespace(outcome=outcome, limits={}, signal_asked=0, channel=channel, cell=None)
 
 
 STATUSES = {

@@ -385,7 +385,7 @@ async def test_every_public_verb_is_typed_and_documented() -> None:
     verbs = {
         "start", "run", "wait", "follow", "logs", "send", "kill", "kill_all", "interrupt", "resume",
         "list", "show", "clear", "clean", "report", "reports", "health", "resize",
-        "serve",
+        "serve", "sessions", "clear_session",
     }  # fmt: skip
     public = {name for name in vars(Engine) if not name.startswith("_")}
     assert verbs | {"settings"} == public

@@ -72,7 +72,7 @@ def only_running(engine: BlockingEngine, execution_id: str | None) -> str:
     from tenuto.core.errors import AmbiguousId, UnknownExecution
     from tenuto.core.ids import short
 
-    live = engine.list(running=True, most=None)
+    live = [one for one in engine.list(running=True, most=None) if not one.session_host]
     if len(live) == 1:
         return live[0].id
     if not live:

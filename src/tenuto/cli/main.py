@@ -36,6 +36,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "history": ("history", "past executions, or the transitions of one"),
     "export": ("show", "an execution with its events and output as NDJSON"),
     "clear": ("ending", "drop an execution's output"),
+    "sessions": ("sessions", "list the sessions, or clear some"),
     "clean": ("clean", "remove ended executions"),
     "doctor": ("doctor", "check that everything works"),
     "bench": ("extras", "measure this machine"),

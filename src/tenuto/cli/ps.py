@@ -74,6 +74,8 @@ def _found(engine: BlockingEngine, args: argparse.Namespace) -> list[Snapshot]:
     if args.state is not None:
         return listed((State(args.state),), _DONE_MOST)
     live = listed(tuple(LIVE), None)
+    if not args.all:
+        live = [one for one in live if not one.session_host]
     if args.all:
         return live + listed(tuple(ENDED), _DONE_MOST)
     narrowed = args.kind or args.text or args.only_async

@@ -29,6 +29,7 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
     add("--lang", choices=_LANGUAGES, help="the language of the code")
     add("--file", metavar="F", help="run the code in a file; its extension tells the language")
     add("--cwd", metavar="D", help="working directory (default: this one)")
+    add("--session", metavar="S", help="run it in a session, where variables persist; see sessions")
     add("--title", metavar="T", default="", help="a name for lists")
     add("--env", metavar="K=V", action="append", default=[], help="set a variable; repeatable")
     add("--pty", action="store_true", help="give it a terminal")
@@ -68,7 +69,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
     with closing(BlockingEngine.open_here(args.launcher)) as engine:
         work = _work(engine, args)
         with follow.uninterrupted() as interruption:
-            stay = Stay(engine, console, *engine.start(work))
+            execution_id, sock = engine.start(work)
+            stay = Stay(engine, console, execution_id, sock)
+        if work.spec.session is not None:
+            from tenuto.cli.sessions import tell_note
+
+            tell_note(engine, execution_id, console)
         return stay.until_the_end(args, interruption)
 
 
@@ -163,4 +169,5 @@ def _options(args: argparse.Namespace) -> Options:
         cwd=args.cwd, env=env, title=args.title, pty=args.pty, limits=limits,
         echo=args.interactive and sys.stdin.isatty(),
         deadline=args.deadline, idle=args.idle, detached=args.detach,
+        session=args.session,
     )  # fmt: skip

@@ -120,8 +120,10 @@ def _of_spec(spec: Spec) -> list[tuple[str, str]]:
         import shlex
 
         facts.append(("command", one_line(shlex.join(spec.argv))))
-    else:
+    elif spec.argv:
         facts.append(("program", spec.argv[0]))
+    _add(facts, "session", spec.session, str)
+    _add(facts, "host", spec.host, str)
     facts.append(("cwd", spec.cwd))
     _add(facts, "parent", spec.parent, str)
     _add(facts, "env", ", ".join(spec.env_names) or None, str)

@@ -38,6 +38,17 @@ class Started(Event, frozen=True, tag="started"):
     cgroup: str = ""
 
 
+class Enqueued(Event, frozen=True, tag="enqueued"):
+    """A cell has its place in the queue of its session; the fields are those of a start."""
+
+    pid: int
+    pid_start: int
+    keeper_pid: int
+    keeper_start: int
+    boot: str
+    cgroup: str = ""
+
+
 class Waited(Event, frozen=True, tag="waited"):
     """The execution began to wait for someone."""
 
@@ -203,6 +214,7 @@ class Unknown(Event, frozen=True, tag="unknown"):
 
 AnyEvent = (
     Created
+    | Enqueued
     | Started
     | Waited
     | Continued

@@ -68,6 +68,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     confinement: ev.Confined | None = None
     """What held it, as it was found to work; None for an unconfined execution."""
     parent: str | None = None
+    session: str | None = None
+    """The session whose cell it is, or that it is itself (`session_host`)."""
+    session_host: bool = False
+    host: str | None = None
+    """The execution that is the cell's session."""
+    session_note: str = ""
+    """Set where the session had to be begun anew: what was kept in it before is gone."""
     matched: str | None = None
     damaged: int = 0
     hint: str = ""
@@ -146,6 +153,12 @@ class Execution:
                     self.spec, self.created_ns = spec, time_ns
                     self.is_async = spec.detached
                     self.transitions.append(Transition(State.QUEUED, time_ns))
+            case ev.Enqueued():
+                if self.state is State.QUEUED:  # who keeps it is known from here on
+                    self.started = ev.Started(
+                        pid=event.pid, pid_start=event.pid_start, keeper_pid=event.keeper_pid,
+                        keeper_start=event.keeper_start, boot=event.boot, cgroup=event.cgroup,
+                    )  # fmt: skip
             case ev.Started():
                 if self.state is State.QUEUED and self._moves(State.RUNNING, time_ns):
                     self.started, self.started_ns = event, time_ns
@@ -221,6 +234,10 @@ class Execution:
             kind=self.spec.kind if self.spec else "command",
             title=self.spec.label() if self.spec else "",
             parent=self.spec.parent if self.spec else None,
+            session=self.spec.session if self.spec else None,
+            session_host=self.spec.session_host if self.spec else False,
+            host=self.spec.host if self.spec else None,
+            session_note=self.spec.session_note if self.spec else "",
             state=self.state,
             waiting_for=self.waiting_for,
             detail=self.transitions[-1].reason if self.waiting_for else ended.detail,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -57,6 +58,14 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     detached: bool = False
     parent: str | None = None
     functions: tuple[FunctionSpec, ...] = ()
+    session: str | None = None
+    """The session it runs in as a cell; or that it is, see below."""
+    session_host: bool = False
+    """It is the session itself: the process in which the cells run."""
+    host: str | None = None
+    """The execution that is the cell's session."""
+    session_note: str = ""
+    """What the one who starts a cell should know: that the session had to be begun anew."""
 
     def label(self) -> str:
         """Return one line that tells a person what this is."""
@@ -78,3 +87,13 @@ def check_text(name: str, text: str) -> str:
     if size > _MOST:
         raise InvalidInput(f"{name} is larger than {_MOST >> 20} MiB", "put it in a file")
     return text
+
+
+def check_session_name(name: object) -> str:
+    """Return a session's name, or raise InvalidInput."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise InvalidInput(
+            f"{name!r} is no name for a session",
+            "use up to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+        )
+    return name

@@ -11,7 +11,6 @@ from contextlib import suppress
 from tenuto.core.errors import (
     AmbiguousId,
     DiskFull,
-    InvalidInput,
     KeeperUnreachable,
     NotOwned,
     NotRunning,
@@ -83,37 +82,19 @@ class BlockingEngine:
 
     def start(self, work: Work) -> tuple[str, Connection]:
         """Start and return the id and a connection that watches."""
+        if work.spec.session is not None:
+            from tenuto.engine import sessions  # only for those who use them
+
+            return sessions.start(self, work)
         return self.starter.start(work)
 
     def resume(self, execution_id: str, force: bool) -> tuple[str, Connection]:
         """Run an interrupted or lost execution again; for code and commands that takes `force`."""
-        execution = self.execution(execution_id)
-        if execution.live:
-            raise InvalidInput(f"{short(execution.id)} is still {execution.state}")
-        spec = execution.spec
-        if spec is None:
-            raise InvalidInput("its spec cannot be read, so it cannot run again")
-        if execution.state not in (State.INTERRUPTED, State.LOST):
-            raise InvalidInput(
-                f"{short(execution.id)} {execution.state}: only interrupted and lost ones resume",
-                "run the work anew",
-            )
-        if not force:
-            raise InvalidInput(
-                f"resuming a {spec.kind} runs it again from its beginning",
-                f"if that is safe: tenuto resume --force {short(execution.id)}",
-            )
-        options = Options(
-            cwd=spec.cwd, title=spec.title, pty=spec.pty, limits=spec.limits,
-            deadline=spec.deadline, idle=spec.idle, detached=spec.detached,
-        )  # fmt: skip
-        if spec.code is not None:
-            work = self.code(spec.code, spec.language or "", options)
-        else:
-            work = self.command(spec.argv, options)
-        sock = self.starter.resume(execution.id, work)
-        self._index_state(execution.id)
-        return execution.id, sock
+        from tenuto.engine.resume import resume  # few need it
+
+        whole, sock = resume(self, execution_id, force)
+        self._index_state(whole)
+        return whole, sock
 
     # Wait and read
 

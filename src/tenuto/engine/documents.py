@@ -51,6 +51,7 @@ def execution_document(snapshot: Snapshot, with_output: bool = True) -> dict[str
         "usage": msgspec.to_builtins(snapshot.usage),
         "confinement": confinement_document(snapshot),
         "parent": snapshot.parent,
+        "session": _session(snapshot),
         "matched": snapshot.matched,
         "hint": snapshot.hint,
     }
@@ -69,6 +70,18 @@ def confinement_document(snapshot: Snapshot) -> dict[str, Any] | None:
     if held is None:
         return None
     return {"level": held.level, "missing": list(held.missing), "net": held.net or None}
+
+
+def _session(snapshot: Snapshot) -> dict[str, Any] | None:
+    """Return what a cell or a session says of its session."""
+    if snapshot.session is None:
+        return None
+    return {
+        "name": snapshot.session,
+        "is_host": snapshot.session_host,
+        "host": snapshot.id if snapshot.session_host else snapshot.host,
+        "note": snapshot.session_note,
+    }
 
 
 def chunk_document(chunk: Chunk) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 
 from tenuto.core import events as ev
 from tenuto.core.errors import (
@@ -64,7 +65,28 @@ def kill(project: Project, index: Store, execution_id: str, name: str = "KILL") 
         _take_over(project, execution_id)
     if name == "SIGKILL":
         wait_for_end(project, execution_id)
+        see_session_off(project, index, execution_id)
         kill_children(project, index, execution_id)
+
+
+def see_session_off(project: Project, index: Store, cell: str) -> None:
+    """Wait until the session of a cell that was killed while it ran is dead, too."""
+    execution = recover.load(project, cell)
+    host = execution.spec.host if execution is not None and execution.spec is not None else None
+    if execution is None or host is None or execution.started_ns is None:
+        return
+    try:
+        while True:
+            status = control.request(project.folder(host), "session")
+            if status["current"] != cell and not status["ending"]:
+                return
+            time.sleep(_PAUSE_S)
+    except control.NoKeeper:
+        recover.settle(project, host)
+        kill_children(project, index, host)
+    except KeeperUnreachable:
+        with suppress(NotRunning):
+            kill(project, index, host)
 
 
 def kill_children(project: Project, index: Store, execution_id: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -17,12 +18,14 @@ from tenuto.core.quantities import parse_moment
 from tenuto.core.specs import Limits
 from tenuto.core.states import State
 from tenuto.dispatch.launch import ZygoteLauncher
+from tenuto.engine import sessions
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.goals import Waiting
 from tenuto.engine.health import Check, examine
 from tenuto.engine.hosting import Hosting
 from tenuto.engine.reports import Report, report
 from tenuto.engine.retention import Cleaned, clean, clean_by_settings
+from tenuto.engine.sessions import Session
 from tenuto.engine.settings import Settings, load_settings
 from tenuto.engine.watch import Watch, as_chunk, is_output
 from tenuto.engine.work import Options, Work
@@ -109,7 +112,7 @@ class Engine:
     ) -> str:
         """Start code in a language, or a command, and return its id.
 
-        Options: cwd, env, title, pty, limits (Limits), deadline, idle (seconds).
+        Options: cwd, env, title, pty, limits (Limits), deadline, idle (seconds), session (a name).
         """
         work = await self._call(self._work, code, command, language, {"detached": True, **options})
         execution_id, sock = await self._call(self._engine.start, work)
@@ -130,11 +133,12 @@ class Engine:
         limits: Limits | None = None,
         deadline: float | None = None,
         idle: float | None = None,
+        session: str | None = None,
     ) -> Snapshot:
         """Start, then wait; after `wait` seconds (30 by default) it is handed over, still running."""
         options = {
             "cwd": cwd, "env": env or {}, "title": title, "pty": pty, "limits": limits or Limits(),
-            "deadline": deadline, "idle": idle,
+            "deadline": deadline, "idle": idle, "session": session,
         }  # fmt: skip
         began = time.monotonic()
         work = self._work(code, command, language, options)
@@ -321,6 +325,16 @@ class Engine:
     ) -> Cleaned:
         """Remove ended executions that are too old, too many or too large together."""
         return await self._call(clean, self._engine, older_s, keep, max_size)
+
+    # Sessions
+
+    async def sessions(self) -> builtins.list[Session]:
+        """Return the sessions that live, the oldest first."""
+        return await self._call(sessions.sessions, self._engine)
+
+    async def clear_session(self, name: str) -> Session:
+        """End a session with all its processes, verified; return it as it was."""
+        return await self._call(sessions.clear, self._engine, name)
 
     # Reports and health
 

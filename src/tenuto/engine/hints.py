@@ -67,15 +67,25 @@ _BY_REASON = {
     "deadline": "the partial output is kept; raise or drop --deadline",
     "idle": "the partial output is kept; raise or drop --idle",
     "limit": "the partial output is kept; raise that limit",
+    "session": "the session's state is gone; the next cell of that name begins it anew",
     "exec": "the program could not be started: check its path, its rights and its first line",
 }
 
 
 def suggest(execution: Execution, last_words: str) -> str:
     """Return the next step to take, or an empty text."""
+    note = execution.spec.session_note if execution.spec is not None else ""
+    if note:
+        return "; ".join(filter(None, (_suggest(execution, last_words), note)))
+    return _suggest(execution, last_words)
+
+
+def _suggest(execution: Execution, last_words: str) -> str:
     if execution.live:
         return _while_live(execution)
     ended = execution.ended
+    if execution.state is State.LOST and execution.spec is not None and execution.spec.session_host:
+        return "its state is gone; the next cell of that name begins it anew"
     if execution.state is State.LOST:
         where = short(execution.id)
         return f"see tenuto logs {where}; run it again with: tenuto resume --force {where}"

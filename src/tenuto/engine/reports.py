@@ -51,7 +51,7 @@ class Report(msgspec.Struct, frozen=True):
 
 def report(engine: BlockingEngine) -> Report:
     """Return what is running now."""
-    live = engine.list(running=True, most=None)
+    live = [one for one in engine.list(running=True, most=None) if not one.session_host]
     return Report(
         at=iso(time.time_ns()),
         running=tuple(_line(snapshot) for snapshot in reversed(live)),

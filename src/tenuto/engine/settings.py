@@ -10,7 +10,7 @@ import msgspec
 
 from tenuto.core.errors import InvalidInput
 from tenuto.core.quantities import parse_duration, parse_size
-from tenuto.core.specs import QuotaPolicy
+from tenuto.core.specs import QuotaPolicy, check_session_name
 
 PROJECT_FILE = "tenuto.toml"
 
@@ -42,6 +42,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Keepers that a warm engine holds ready."""
     health_every: float = 15.0
     """Seconds between health checks while anything runs."""
+    session: str | None = None
+    """The session that an MCP client's code runs in unless it names one; none by default."""
     programs: dict[str, str] = {}
     """The program for a language, where it is not the one on PATH."""
 
@@ -80,6 +82,7 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "retention.count": ("retention_count", _count),
     "retention.size": ("retention_size", parse_size),
     "keepers.ahead": ("keepers_ahead", _count),
+    "session": ("session", check_session_name),
     "health.every": ("health_every", _seconds),
     # names that users of the seed system know, in milliseconds
     "asyncHandoverTimeout": ("wait", lambda v: parse_duration(v) / 1000),

@@ -186,6 +186,8 @@ def _job(pen: Pen, execution_id: str, work: Work, size: int = 0, lines: int = 0)
         "limits": spec.limits,
         "deadline": spec.deadline,
         "idle": spec.idle,
+        "session": work.session,
+        "cell": work.cell,
         "size": size,  # of the output that is there already
         "lines": lines,
         "functions": spec.functions,

@@ -9,8 +9,8 @@ import msgspec
 
 from tenuto.core.errors import InvalidInput
 from tenuto.core.quantities import parse_duration
-from tenuto.core.specs import Limits, Spec, check_text
-from tenuto.interpreters import command_for, resolve_program
+from tenuto.core.specs import Limits, Spec, check_session_name, check_text
+from tenuto.interpreters import command_for, resolve_program, session_command
 from tenuto.keeper.procfs import MARK
 from tenuto.stores.layout import current_folder
 
@@ -25,6 +25,10 @@ class Work(msgspec.Struct, frozen=True):
     channel: bool = False
     served: bool = False
     """Whoever starts it will serve its functions; the keeper then waits for that."""
+    session: dict[str, str] | None = None
+    """Name and language, if this is a session's own process."""
+    cell: dict[str, str | None] | None = None
+    """Where the session is, if this is a cell that has been given its place."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,12 +43,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float | None = None
     idle: float | None = None
     detached: bool = False
+    session: str | None = None
 
 
 def command_work(argv: Sequence[str], options: Options, environ: Mapping[str, str]) -> Work:
     """Return the work for a command line."""
     if not argv:
         raise InvalidInput("there is no command to run", "write it after --")
+    if options.session is not None:
+        raise InvalidInput("a command has no session", "sessions are for code: --lang python")
     for part in argv:
         check_text("the command", part)
     cwd = _folder(options.cwd)
@@ -64,10 +71,52 @@ def code_work(
     check_text("the code", code)
     cwd = _folder(options.cwd)
     full = _environment(environ, options.env)
+    if options.session is not None:
+        return _cell_work(code, language, cwd, options, full)
     command = command_for(language, code, full, programs)
     full.update(command.env)
     work = _work("code", command.argv, cwd, options, full, language=language, code=code)
     return msgspec.structs.replace(work, channel=command.channel)
+
+
+def _cell_work(
+    code: str, language: str, cwd: str, options: Options, environ: dict[str, str]
+) -> Work:
+    """Return the work for code that runs in a session: which one is found when it starts."""
+    session = check_session_name(options.session or "")
+    if options.pty:
+        raise InvalidInput("a cell has no terminal of its own", "leave out --pty or --session")
+    work = _work("code", (), cwd, options, environ, language=language, code=code)
+    spec = msgspec.structs.replace(work.spec, session=session)
+    return Work(spec, environ, channel=True, cell={"cwd": cwd if options.cwd else None})
+
+
+def session_work(cell: Work, programs: Mapping[str, str]) -> Work:
+    """Return the work for the session that a cell's starter asks for."""
+    asked = cell.spec
+    name, language = asked.session or "", asked.language or ""
+    command = session_command(language, cell.environ, programs)
+    spec = Spec(
+        kind="code",
+        argv=command.argv,
+        cwd=asked.cwd,
+        language=language,
+        code="",
+        title=f"session {name}",
+        env_names=asked.env_names,
+        limits=session_limits(asked.limits),
+        detached=True,
+        parent=asked.parent,
+        session=name,
+        session_host=True,
+    )
+    environ = {**cell.environ, **command.env}
+    return Work(spec, environ, channel=True, session={"name": name, "language": language})
+
+
+def session_limits(limits: Limits) -> Limits:
+    """Return the limits that are the session's own; those on output hold for each cell."""
+    return msgspec.structs.replace(limits, output=None, output_policy="hold")
 
 
 def _work(

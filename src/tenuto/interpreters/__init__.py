@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tenuto.interpreters.commands import LANGUAGES, Command, command_for, language_of
+from tenuto.interpreters.commands import (
+    LANGUAGES,
+    Command,
+    command_for,
+    language_of,
+    session_command,
+)
 from tenuto.interpreters.programs import resolve_program
 
 __all__ = [
@@ -11,4 +17,5 @@ __all__ = [
     "command_for",
     "language_of",
     "resolve_program",
+    "session_command",
 ]

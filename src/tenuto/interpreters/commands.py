@@ -25,6 +25,8 @@ _RUNNER_ARGUMENTS = {
     "deno": ("run", "-A", os.path.join(_RUNNERS, "deno_runner.ts")),
 }
 
+_SESSION_ARGUMENTS = {"python": ("-u", os.path.join(_RUNNERS, "python_session.py"))}
+
 _RUNNER_ENVIRONMENT = {"deno": {"DENO_NO_UPDATE_CHECK": "1"}}
 
 _EXTENSIONS = {
@@ -83,6 +85,18 @@ def command_for(
         channel=True,
         env=dict(_RUNNER_ENVIRONMENT.get(language, {})),
     )
+
+
+def session_command(
+    language: str, environ: Mapping[str, str], programs: Mapping[str, str] | None = None
+) -> Command:
+    """Return the command that runs one cell of a session after the other."""
+    if language not in _SESSION_ARGUMENTS:
+        raise InvalidInput(
+            f"there are no sessions in {language}", f"use one of {', '.join(_SESSION_ARGUMENTS)}"
+        )
+    program = interpreter(language, environ, programs or {})
+    return Command(argv=(program, *_SESSION_ARGUMENTS[language]), channel=True)
 
 
 def language_of(filename: str) -> str | None:

@@ -124,6 +124,11 @@ class Channel:
                 continue  # not of the runner's making
         return True
 
+    def pass_on(self, line: bytes, fds: list[int]) -> None:
+        """Send a short line with descriptors to a child that waits for it, so that there is room."""
+        if socket.send_fds(self._sock, [line], fds, socket.MSG_NOSIGNAL) != len(line):
+            raise OSError("it went out in part only")
+
     def drain(self) -> None:
         """Take what was sent before the program ended; others may hold its line, and go on."""
         limit = time.monotonic() + _DRAIN_S
@@ -161,6 +166,10 @@ class Channel:
             self.exec_error = (int(message.get("errno", 0)), str(message.get("text", ""))[:1000])
         elif kind == "call":
             self._keeper.host.called(message)
+        elif kind in ("cell_queued", "cell_started", "cell_gone", "cell_ready", "cell_done"):
+            one = self._keeper.cells or self._keeper.cell
+            if one is not None:
+                one.said(kind, message)
         elif kind in ("reading", "read"):
             self.reading = kind == "reading"
             self._keeper.input_moved()

@@ -17,7 +17,7 @@ import socket
 import struct
 import termios
 
-from tenuto.keeper import cgroup, frames, linux, procfs, spawn
+from tenuto.keeper import cell, cgroup, frames, linux, procfs, spawn
 from tenuto.keeper.stdin import Stdin
 
 TYPE_CHECKING = False  # as type checkers know it: importing typing would cost each keeper 10 ms
@@ -58,7 +58,8 @@ class Child:
 
     def begin(self, job: dict[str, Any]) -> bool:
         """Start the program, or a stem that waits to be told of it: then return True."""
-        spawned = spawn.AVAILABLE and self._spawn(job)
+        plain = not job.get("cell")
+        spawned = plain and spawn.AVAILABLE and self._spawn(job)
         if not spawned:
             self._fork()
         for fd in {self._group_fd, *self._theirs}:
@@ -203,6 +204,8 @@ def _exactly(size: int) -> bytes:
 
 
 def _exec(words: dict[str, Any]) -> None:
+    if words.get("cell"):
+        cell.run(words)
     environment = _environment(words)
     if words["code"] is not None:
         os.set_inheritable(_CHANNEL_FD, True)

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_FDS_MOST = 8
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -66,6 +67,8 @@ class Connection:
         self.watching = False
         self.most = MAX_MESSAGE
         self.armed = 0  # what the loop watches it for
+        self.fds: list[int] | None = None
+        """The descriptors that came with messages; None where none are wanted."""
         self._in = bytearray()
         self._out = bytearray()
 
@@ -77,7 +80,13 @@ class Connection:
     def receive(self) -> list[dict[str, Any]] | None:
         """Return the whole messages that arrived, or None once the client is gone."""
         try:
-            data = self.sock.recv(256 * 1024)
+            if self.fds is None:
+                data = self.sock.recv(256 * 1024)
+            else:
+                data, came, _, _ = socket.recv_fds(
+                    self.sock, 256 * 1024, _FDS_MOST, socket.MSG_CMSG_CLOEXEC
+                )
+                self.fds += came
         except BlockingIOError:
             return []
         except OSError:
@@ -96,6 +105,11 @@ class Connection:
             del self._in[: LENGTH.size + size]
             messages.append(_parse(body))
         return messages
+
+    def take_fds(self) -> list[int]:
+        """Return the descriptors that came, from now on the caller's to close."""
+        taken, self.fds = self.fds or [], self.fds if self.fds is None else []
+        return taken
 
     def nudge(self) -> None:
         """Make a client that watches look again."""

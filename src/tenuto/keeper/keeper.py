@@ -12,6 +12,9 @@ import sys
 import time
 
 from tenuto.keeper import cgroup, linux, procfs, protocol, sweep, verdict
+from tenuto.keeper.asking import Asking
+from tenuto.keeper.cell import Cell
+from tenuto.keeper.cells import Cells
 from tenuto.keeper.channel import Channel
 from tenuto.keeper.child import Child
 from tenuto.keeper.faults import point
@@ -28,8 +31,6 @@ _READ = 512 * 1024
 _WIDEN_AT = 64 * 1024
 _DRAIN_S = 0.2
 _KILL_PAUSE_S = 0.002
-_INPUT_FIRST_S = 0.06
-_INPUT_MOST_S = 5.0
 
 
 class Keeper:
@@ -47,6 +48,9 @@ class Keeper:
         self.writer = TapeWriter(self.loop.wake)
         self.requests = Requests(self)
         self.host = Host(self)
+        self.asking = Asking(self)
+        self.cells: Cells | None = None  # of a session
+        self.cell: Cell | None = None  # if this is one
         self.outcome: verdict.Outcome | None = None
         self.ended = self.leaving = False
         self.waiting = ""
@@ -63,8 +67,6 @@ class Keeper:
         self._status: int | None = None
         self._usage: resource.struct_rusage | None = None
         self._quiet_since = self._drain_until = 0.0
-        self._input_pause = _INPUT_FIRST_S
-        self._input_seen = 0
 
     def take(self, data: bytes, tape_fd: int, dir_fd: int, starter: socket.socket) -> None:
         """Take a job, its locked tape and folder, and the connection of whoever started it."""
@@ -74,6 +76,8 @@ class Keeper:
         self.limits: dict[str, Any] = job.get("limits") or {}
         self.size, self.lines = int(job.get("size", 0)), int(job.get("lines", 0))
         self._dir_fd = dir_fd
+        self.cells = Cells(self) if job.get("session") else None
+        self.cell = Cell(self) if job.get("cell") else None
         if job.get("pty"):
             rows, cols = int(job.get("rows") or 24), int(job.get("cols") or 80)
             self.child.on_terminal(rows, cols, bool(job.get("echo")))
@@ -84,7 +88,8 @@ class Keeper:
         self.writer.open(tape_fd, dir_fd, job)
         self.requests.open(dir_fd, starter)
         self._watch_outputs()
-        self._announce()
+        if self.cell is None:
+            self.announce()
         point("keeper-announced")
 
     def run(self) -> None:
@@ -162,22 +167,26 @@ class Keeper:
         if mask & ~select.EPOLLOUT and not self._paused:
             self._read_output(fd)
 
-    def _announce(self) -> None:
-        self.writer.event(
-            "started",
-            pid=self.child.pid,
-            pid_start=self.child.start,
-            keeper_pid=os.getpid(),
-            keeper_start=self._start,
-            boot=self._boot,
-            cgroup=self.child.group,
-        )
+    def marks(self) -> dict[str, Any]:
+        """Return what the processes can be found by, even without us."""
+        return {
+            "pid": self.child.pid,
+            "pid_start": self.child.start,
+            "keeper_pid": os.getpid(),
+            "keeper_start": self._start,
+            "boot": self._boot,
+            "cgroup": self.child.group,
+        }
+
+    def announce(self) -> None:
+        """Record that the program runs, and measure from here on."""
+        self.writer.event("started", **self.marks())
         self._quiet_since = time.monotonic()
         if self.job.get("deadline"):
             self.loop.after(float(self.job["deadline"]), self._deadline)
         if self.job.get("idle"):
             self.loop.after(float(self.job["idle"]), self._idle)
-        self.loop.after(_INPUT_FIRST_S, self._look_for_input)
+        self.asking.soon()
 
     # Output
 
@@ -254,33 +263,12 @@ class Keeper:
     def _active(self) -> None:
         """Something moved: whoever watches for silence begins anew."""
         self._quiet_since = time.monotonic()
-        self._input_pause = _INPUT_FIRST_S
-        if not self.ended:
-            self.loop.after(_INPUT_FIRST_S, self._look_for_input)
-        if self.waiting == "input":
-            self._input_seen = 0
+        self.asking.soon()
 
-    # Waiting for input
-
-    def _look_for_input(self) -> None:
-        """See whether the program is blocked on its stdin: twice in a row counts."""
-        if self.ended or self._status is not None:
-            return
-        blocked = self.reads_input()
-        self._input_seen = self._input_seen + 1 if blocked else 0
-        if self._input_seen >= 2 and not self.waiting:
-            self.waiting = "input"
-            self.writer.event("waited", on="input")
-        elif not blocked and self.waiting == "input":
-            self.continued()
-        self._input_pause = _INPUT_FIRST_S if blocked else min(self._input_pause * 2, _INPUT_MOST_S)
-        self.loop.after(self._input_pause if not self.waiting else 0.25, self._look_for_input)
-
-    def reads_input(self) -> bool:
-        """Tell whether the program is blocked on its stdin right now."""
-        if self.channel.reading:
-            return not self.child.stdin.pending
-        return self.child.stdin.awaited_by([self.child.pid, *procfs.descendants(self.child.pid)])
+    @property
+    def exited(self) -> bool:
+        """The program is gone, though its output may still be taken."""
+        return self.ended or self._status is not None
 
     def continued(self) -> None:
         """What was waited for came; something else may be waited for still."""
@@ -297,9 +285,7 @@ class Keeper:
 
     def input_moved(self) -> None:
         """Input was sent or asked for: the program may go on."""
-        if self.waiting == "input":
-            self.continued()
-        self._input_seen = 0
+        self.asking.moved()
         self._active()
 
     # Deadlines, kill, interrupt
@@ -323,6 +309,8 @@ class Keeper:
 
     def members(self) -> list[int]:
         """Return every live process of this execution."""
+        if self.cell is not None and self._status is not None:
+            return self.cell.left()
         if self._childless:
             return []
         found = sweep.members(self.id, self.child.group, os.getpid())
@@ -341,7 +329,7 @@ class Keeper:
             self._killed_left = self.ended  # their end may be seen before the next round
             self.loop.after(_KILL_PAUSE_S, self._kill_tree)
         elif self.ended and self.left:
-            self._settle_left()
+            self.settle_left()
         self.requests.answer_killers(alive)
 
     def interrupt(self, reason: str, grace: float) -> None:
@@ -383,7 +371,7 @@ class Keeper:
         if self._status is not None and not self.ended:
             self._drain()
         elif self.ended and self.left:
-            self._settle_left()
+            self.settle_left()
 
     def _drain(self) -> None:
         """Take what the program wrote before it ended; others may hold its pipes much longer."""
@@ -425,11 +413,15 @@ class Keeper:
             self.loop.off(self.child.stdin.fd)  # its number may come again
         self.child.stdin.close()
         self.host.ended()
-        self.loop.never(self._deadline, self._idle, self._look_for_input)
+        self.loop.never(self._deadline, self._idle, self.asking.look)
+        if self.cells is not None:
+            self.cells.ended(record)
         if not self.left:
             self._finish()
+        elif self.cell is not None:
+            self.cell.watch_left()
 
-    def _settle_left(self) -> None:
+    def settle_left(self) -> None:
         """Let go once the last process that stayed behind is gone."""
         self.left = self.members() if self.left else []
         if not self.left and not self._killed_left:

@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from tenuto.keeper.cells import Cells
     from tenuto.keeper.keeper import Keeper
 
 _KILL_PATIENCE_S = 5.0
@@ -67,6 +68,8 @@ class Requests:
 
     def _add(self, connection: control.Connection) -> None:
         self._connections.add(connection)
+        if self._keeper.cells is not None:
+            connection.fds = []
         self._arm(connection)
 
     def _arm(self, connection: control.Connection, reading: bool = True) -> None:
@@ -99,6 +102,10 @@ class Requests:
     def _drop(self, connection: control.Connection) -> None:
         if connection in self._connections:
             self._connections.discard(connection)
+            if self._keeper.cells is not None:
+                self._keeper.cells.dropped(connection)
+                for fd in connection.take_fds():
+                    os.close(fd)
             self._keeper.writer.unwatch(connection.sock)
             self._keeper.loop.off(connection.sock.fileno())
             connection.sock.close()
@@ -115,6 +122,8 @@ class Requests:
         for connection in self._connections:
             connection.flush()
             connection.sock.close()
+            for fd in connection.take_fds():
+                os.close(fd)
 
     def _ready(self, connection: control.Connection, mask: int) -> None:
         if mask & select.EPOLLOUT and not connection.flush():
@@ -210,7 +219,7 @@ class Requests:
         if data and stdin.full:
             connection.reply(ok=False, error="busy", message="the program has not read so far yet")
             return
-        awaited = keeper.waiting == "input" or keeper.reads_input()
+        awaited = keeper.waiting == "input" or keeper.asking.blocked()
         if not keeper.interactive:
             keeper.interactive = True
             keeper.writer.event("became_interactive")
@@ -299,6 +308,25 @@ class Requests:
             return
         self._keeper.writer.clear()
         self._reply_later(connection)
+
+    # Operations of a session
+
+    def _cells(self) -> Cells:
+        if self._keeper.cells is None:
+            raise ValueError("this execution is no session")
+        return self._keeper.cells
+
+    def _do_session(self, connection: control.Connection, message: dict[str, Any]) -> None:
+        connection.reply(ok=True, **self._cells().status(dict(message.get("env") or {})))
+
+    def _do_cell(self, connection: control.Connection, message: dict[str, Any]) -> None:
+        self._cells().enqueue(connection, message)
+
+    def _do_cell_go(self, connection: control.Connection, _: dict[str, Any]) -> None:
+        self._cells().go(connection)
+
+    def _do_cell_signal(self, connection: control.Connection, message: dict[str, Any]) -> None:
+        self._cells().signal(connection, int(message["signal"]))
 
     def _do_resize(self, connection: control.Connection, message: dict[str, Any]) -> None:
         self._keeper.child.resize(int(message["rows"]), int(message["cols"]))

@@ -77,6 +77,8 @@ def record(keeper: Keeper, status: int, usage: resource.struct_rusage | None) ->
         number, text = keeper.channel.exec_error
         outcome = Outcome("failed", "exec", text)
         fields["exit_code"] = 127 if number == errno.ENOENT else 126
+    elif keeper.cell is not None and keeper.cell.gone is not None:
+        outcome = keeper.outcome or Outcome("failed", *keeper.cell.why_gone())
     else:
         outcome = keeper.outcome or _from_status(keeper, code, usage)
     return {**fields, "state": outcome.state, "reason": outcome.reason, "detail": outcome.detail}

@@ -32,6 +32,11 @@ class Project(msgspec.Struct, frozen=True):
         return os.path.join(self.home, "index.db")
 
     @property
+    def sessions(self) -> str:
+        """A file for each session's name: locked while one is begun, and naming the last one."""
+        return os.path.join(self.home, "sessions")
+
+    @property
     def quarantine(self) -> str:
         """Where damaged files are put aside."""
         return os.path.join(self.home, "quarantine")

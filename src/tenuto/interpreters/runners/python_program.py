@@ -28,13 +28,14 @@ BROKEN_START = 125
 class Channel:
     """This process's end of the channel. A forked child has none."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, ends_at_fork: bool = True) -> None:
         self.descriptor = descriptor
         self.identity = self._look()
         self.owner = os.getpid()
         os.set_blocking(descriptor, True)
         os.set_inheritable(descriptor, False)
-        os.register_at_fork(after_in_child=self._close)
+        if ends_at_fork:
+            os.register_at_fork(after_in_child=self.close)
 
     def receive_code(self) -> str:
         """Return the code, which comes first, after its length."""
@@ -81,7 +82,8 @@ class Channel:
             data += part
         return bytes(data)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close it, if it is still ours."""
         if self._look() == self.identity:
             os.close(self.descriptor)
 
@@ -139,16 +141,16 @@ def describe(value: object) -> dict[str, Any]:
     return {"type": "value", "repr": clean(text)}
 
 
-def compile_code(code: str) -> CodeType:
+def compile_code(code: str, filename: str = FILENAME, features: int = 0) -> CodeType:
     """Compile the code so that the value of a last expression is kept."""
-    flags = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    tree: Any = compile(code, FILENAME, "exec", flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
+    flags = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | features
+    tree: Any = compile(code, filename, "exec", flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
     if tree.body and isinstance(tree.body[-1], _ast.Expr):
         last = tree.body[-1]
         place = {name: getattr(last, name) for name in last._attributes}
         target = _ast.Name(id=VALUE, ctx=_ast.Store(), **place)
         tree.body[-1] = _ast.Assign(targets=[target], value=last.value, **place)
-    return compile(tree, FILENAME, "exec", flags, dont_inherit=True)
+    return compile(tree, filename, "exec", flags, dont_inherit=True)
 
 
 def execute(code: CodeType, namespace: dict[str, Any]) -> None:
@@ -161,37 +163,42 @@ def execute(code: CodeType, namespace: dict[str, Any]) -> None:
     asyncio.run(eval(code, namespace))
 
 
-def own_frames(error: BaseException | None, seen: set[int]) -> None:
+def own_frames(error: BaseException | None, seen: set[int], filename: str = FILENAME) -> None:
     """Cut what lies above the user's code off every traceback of the chain."""
     if error is None or id(error) in seen:
         return
     seen.add(id(error))
     trace = error.__traceback__
-    if trace is not None and trace.tb_frame.f_code.co_filename == own_frames.__code__.co_filename:
-        while trace is not None and trace.tb_frame.f_code.co_filename != FILENAME:
+    if trace is not None and trace.tb_frame.f_code.co_filename in OURS:
+        while trace is not None and trace.tb_frame.f_code.co_filename != filename:
             trace = trace.tb_next
         error.__traceback__ = trace
-    own_frames(error.__cause__, seen)
-    own_frames(error.__context__, seen)
+    own_frames(error.__cause__, seen, filename)
+    own_frames(error.__context__, seen, filename)
 
 
-def line_of(error: BaseException) -> int | None:
+OURS = {own_frames.__code__.co_filename}
+
+
+def line_of(error: BaseException, filename: str = FILENAME) -> int | None:
     """Return the line of the user's code that the error comes from."""
-    if isinstance(error, SyntaxError) and error.filename == FILENAME:
+    if isinstance(error, SyntaxError) and error.filename == filename:
         return error.lineno
     line = None
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == FILENAME:
+        if trace.tb_frame.f_code.co_filename == filename:
             line = trace.tb_lineno
         trace = trace.tb_next
     return line
 
 
-def report(error: BaseException, lines: list[str], channel: Channel) -> None:
+def report(
+    error: BaseException, lines: list[str], channel: Channel, filename: str = FILENAME
+) -> None:
     """Tell the channel and stderr about an error that nobody caught."""
-    own_frames(error, set())
-    line = line_of(error)
+    own_frames(error, set(), filename)
+    line = line_of(error, filename)
     if isinstance(error, SyntaxError) and error.text is None and line and line <= len(lines):
         error.text = lines[line - 1]
     try:
@@ -256,6 +263,14 @@ class SourceLines:
         return load_and_register
 
 
+def lines_of(code: str) -> tuple[str, list[str]]:
+    """Return the code without a byte order mark, and its lines as `linecache` wants them."""
+    code = code[1:] if code.startswith("\ufeff") else code
+    return code, [
+        line + "\n" for line in code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    ]
+
+
 def main() -> int:
     """Run one program and return its exit code; SystemExit passes through."""
     try:
@@ -264,8 +279,7 @@ def main() -> int:
     except (KeyError, ValueError, OSError, EOFError) as error:
         sys.stderr.write(f"tenuto: the code did not arrive: {error}\n")
         return BROKEN_START
-    code = code[1:] if code.startswith("\ufeff") else code
-    lines = [line + "\n" for line in code.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    code, lines = lines_of(code)
     source = SourceLines(lines)
     if "linecache" in sys.modules:
         source.register(sys.modules["linecache"])
