@@ -20,11 +20,12 @@ if TYPE_CHECKING:
         NotFinished,
         NotOwned,
         NotRunning,
+        SandboxUnavailable,
         TenutoError,
         UnknownExecution,
     )
     from tenuto.core.execution import Chunk, Snapshot
-    from tenuto.core.specs import Limits, Spec
+    from tenuto.core.specs import Limits, Sandbox, Spec
     from tenuto.core.states import State, WaitingFor
     from tenuto.engine.engine import Engine
     from tenuto.engine.sessions import Session
@@ -47,6 +48,8 @@ _HOMES = {
     "NotFinished": "tenuto.core.errors",
     "NotOwned": "tenuto.core.errors",
     "NotRunning": "tenuto.core.errors",
+    "Sandbox": "tenuto.core.specs",
+    "SandboxUnavailable": "tenuto.core.errors",
     "Session": "tenuto.engine.sessions",
     "Settings": "tenuto.engine.settings",
     "Snapshot": "tenuto.core.execution",
@@ -72,6 +75,8 @@ __all__ = [
     "NotFinished",
     "NotOwned",
     "NotRunning",
+    "Sandbox",
+    "SandboxUnavailable",
     "Session",
     "Settings",
     "Snapshot",

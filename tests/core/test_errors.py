@@ -20,6 +20,7 @@ CODES = {  # stable: programs compare them
     "NotFinished": "not_finished",
     "KeeperUnreachable": "keeper_unreachable",
     "ExecutionFailed": "execution_failed",
+    "SandboxUnavailable": "sandbox_unavailable",
     "DiskFull": "disk_full",
     "EngineFault": "engine_fault",
 }

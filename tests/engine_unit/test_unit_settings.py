@@ -23,6 +23,8 @@ GOOD = {
     "keepers.ahead": ("0", "keepers_ahead", 0),
     "session": ("main", "session", "main"),
     "health.every": ("30s", "health_every", 30.0),
+    "sandbox": ("auto", "sandbox", "auto"),
+    "sandbox_net": ("loopback", "sandbox_net", "loopback"),
     "asyncHandoverTimeout": ("45000", "wait", 45.0),
     "executionReportInterval": ("500", "report_every", 0.5),
 }
@@ -40,6 +42,8 @@ BAD = {
     "keepers.ahead": ["-1", "two"],
     "session": ["", "a b", "../up", ".x", "x" * 65],
     "health.every": ["often"],
+    "sandbox": ["", "on", "Require"],
+    "sandbox_net": ["none", "lo"],
     "asyncHandoverTimeout": ["later"],
     "executionReportInterval": ["-5"],
 }
@@ -67,6 +71,7 @@ def test_the_defaults_are_the_documented_ones():
     nothing = (settings.retention_age, settings.retention_count, settings.retention_size)
     assert nothing == (None, None, None)
     assert settings.output_quota is None
+    assert settings.sandbox == "none"
 
 
 def test_the_tables_here_name_every_key():
@@ -80,7 +85,8 @@ def test_every_key_can_be_set_everywhere_and_the_nearest_wins(places, key):
     root, user, environ = places
     text, field, value = GOOD[key]
     default = getattr(Settings(), field)
-    other = {"on_cancel": "detach", "output.policy": "hold"}.get(key, "7")
+    words = {"on_cancel": "detach", "output.policy": "hold", "sandbox": "none", "sandbox_net": "on"}
+    other = words.get(key, "7")
 
     settings, sources = load_settings(str(root), environ)
     assert (getattr(settings, field), sources) == (default, [])

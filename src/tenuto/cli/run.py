@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import argparse
 
     from tenuto.cli.console import Console
+    from tenuto.core.specs import Sandbox
+    from tenuto.engine.settings import Settings
     from tenuto.engine.work import Options, Work
 
 _LANGUAGES = ("python", "node", "deno", "bash")
@@ -41,7 +43,15 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
     add("--idle", metavar="T", type=parse_duration, help="end it after so long without output")
     add("--mem", metavar="S", type=parse_size, help="memory for each process, such as 512M")
     add("--cpu", metavar="T", type=parse_duration, help="processor time for each process")
-    add("--max-file-size", metavar="S", type=parse_size, help="largest file it may write")
+    add("--pids", metavar="N", type=count, help="processes and threads at once, in a sandbox")
+    add(
+        "--fsize",
+        "--max-file-size",
+        dest="fsize",
+        metavar="S",
+        type=parse_size,
+        help="its largest file",
+    )
     add("--open-files", metavar="N", type=count, help="open files for each process")
     add("--max-output", metavar="S", type=parse_size, help="bytes of output kept")
     add(
@@ -49,6 +59,20 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("hold", "fail"),
         help="at --max-output: hold the writer, or fail",
     )
+    _sandbox_arguments(parser)
+
+
+def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sandbox (none unless asked for; limits then hold together)")
+    add = group.add_argument
+    text = "none, auto (as much as this machine can) or require (or else do not run)"
+    add("--sandbox", choices=("none", "auto", "require"), help=text)
+    text = "network: on, loopback (its own), off (default in a sandbox)"
+    add("--net", choices=("on", "loopback", "off"), help=text)
+    text = "let it change that too, besides its working directory; repeatable"
+    add("--writable", metavar="PATH", action="append", default=[], help=text)
+    text = "let it read that too, besides the system; repeatable"
+    add("--readable", metavar="PATH", action="append", default=[], help=text)
 
 
 def resume_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +113,7 @@ def resume(args: argparse.Namespace, console: Console) -> int:
 
 
 def _work(engine: BlockingEngine, args: argparse.Namespace) -> Work:
-    options = _options(args)
+    options = _options(args, engine.settings)
     if args.command is not None and args.lang is None:
         if args.code is not None or args.file is not None:
             raise InvalidInput(
@@ -145,7 +169,7 @@ def _stdin_text() -> str:
         raise InvalidInput("the code on stdin is not UTF-8 text", "pass UTF-8") from None
 
 
-def _options(args: argparse.Namespace) -> Options:
+def _options(args: argparse.Namespace, settings: Settings) -> Options:
     import sys
 
     from tenuto.core.specs import Limits
@@ -160,7 +184,8 @@ def _options(args: argparse.Namespace) -> Options:
     limits = Limits(
         memory=args.mem,
         cpu=args.cpu,
-        file_size=args.max_file_size,
+        pids=args.pids,
+        file_size=args.fsize,
         open_files=args.open_files,
         output=args.max_output,
         output_policy=args.output_policy or "hold",
@@ -170,4 +195,21 @@ def _options(args: argparse.Namespace) -> Options:
         echo=args.interactive and sys.stdin.isatty(),
         deadline=args.deadline, idle=args.idle, detached=args.detach,
         session=args.session,
+        sandbox=_sandbox(args, settings),
     )  # fmt: skip
+
+
+def _sandbox(args: argparse.Namespace, settings: Settings) -> Sandbox | None:
+    """Return the wish for a sandbox; None leaves it to the settings."""
+    if args.sandbox is None and args.net is None and not args.writable and not args.readable:
+        return None
+    from tenuto.core.specs import Sandbox
+
+    level = args.sandbox or settings.sandbox
+    if level == "none" and (args.net or args.writable or args.readable):
+        raise InvalidInput(
+            "--net, --writable and --readable say what a sandbox lets through, and there is none",
+            "add --sandbox auto or --sandbox require",
+        )
+    net = args.net or settings.sandbox_net
+    return Sandbox(level, net, tuple(args.writable), tuple(args.readable))

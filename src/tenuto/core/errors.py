@@ -10,6 +10,7 @@ TenutoError
 ├── NotFinished             not_finished         it is live: that must wait for its end
 ├── KeeperUnreachable       keeper_unreachable   the keeper lives but does not answer
 ├── ExecutionFailed         execution_failed     what raise_for_state() raises for any end but success
+├── SandboxUnavailable      sandbox_unavailable  what must hold it is not to be had here: not started
 ├── DiskFull                disk_full            no room to record the work, so it was not started
 └── EngineFault             engine_fault         a defect or a broken installation: report it
 
@@ -86,6 +87,12 @@ class ExecutionFailed(TenutoError):
     """An execution ended in another state than succeeded."""
 
     code = "execution_failed"
+
+
+class SandboxUnavailable(TenutoError):
+    """What is required to hold an execution cannot be had here, so it was not started."""
+
+    code = "sandbox_unavailable"
 
 
 class DiskFull(TenutoError):

@@ -1,6 +1,6 @@
 """The seams of the engine, as small protocols. Each has a dummy and a conformance suite in testing/.
 
-Ports are added with the part that needs them: sandboxes, runners and summarizers bring theirs.
+Ports are added with the part that needs them: runners and summarizers bring theirs.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tenuto.core.confinement import Confinement, Subject
 from tenuto.core.listing import Query, Row
 
 
@@ -112,4 +113,29 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go."""
+        ...
+
+
+class Rung(Protocol):
+    """One mechanism that can hold an execution; a ladder of them is tried from the strictest down."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        ...
+
+    def probe(self) -> str:
+        """Return why it does not work here, or nothing. Tried by running it."""
+        ...
+
+    def refuses(self, subject: Subject) -> str:
+        """Return why it must not be used for this one, whatever else is missing, or nothing."""
+        ...
+
+    def lacks(self, subject: Subject) -> list[str]:
+        """Return what it cannot hold of what this one asks for."""
+        ...
+
+    def confine(self, subject: Subject, missing: Sequence[str]) -> Confinement:
+        """Return how to start it; `missing` goes into the report."""
         ...

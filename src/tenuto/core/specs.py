@@ -11,6 +11,8 @@ from tenuto.core.errors import InvalidInput
 
 Kind = Literal["code", "command", "task", "step"]
 QuotaPolicy = Literal["hold", "fail"]
+SandboxLevel = Literal["none", "auto", "require"]
+Network = Literal["on", "loopback", "off"]
 _MOST = 5 * 1024 * 1024  # escaped as JSON in the worst way it still fits in one frame
 
 
@@ -18,9 +20,11 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bounds that the caller asked for. None means no bound: nothing is limited by itself."""
 
     memory: int | None = None
-    """Bytes of private memory for each process."""
+    """Bytes of private memory for each process; in a sandbox, of all memory for all together."""
     cpu: float | None = None
-    """Seconds of processor time for each process."""
+    """Seconds of processor time for each process; in a sandbox, for all together."""
+    pids: int | None = None
+    """Processes and threads at once; only a sandbox can hold it."""
     file_size: int | None = None
     """Bytes of the largest file it may write."""
     open_files: int | None = None
@@ -40,6 +44,19 @@ class FunctionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     description: str = ""
 
 
+class Sandbox(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a full execution is held: what it may see, change and reach."""
+
+    level: SandboxLevel = "auto"
+    """`require` refuses to run with less than was asked for, `auto` runs and says what is missing."""
+    net: Network = "off"
+    """`loopback` is a network of its own, with nothing on it but itself."""
+    writable: tuple[str, ...] = ()
+    """Folders and files that it may change, besides its working directory."""
+    readable: tuple[str, ...] = ()
+    """Folders and files that it may read and run, besides the system's."""
+
+
 class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One piece of work. Environment values are never part of it, only their names."""
 
@@ -53,6 +70,7 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     pty: bool = False
     echo: bool = False
     limits: Limits = Limits()
+    sandbox: Sandbox | None = None
     deadline: float | None = None
     idle: float | None = None
     detached: bool = False

@@ -25,6 +25,7 @@ from tenuto.dispatch import control
 from tenuto.dispatch.launch import FreshLauncher
 from tenuto.engine import ending, hints, recover
 from tenuto.engine.goals import Waiting
+from tenuto.engine.holding import by_default
 from tenuto.engine.settings import Settings, load_settings
 from tenuto.engine.start import Starter, environment
 from tenuto.engine.watch import Watch, as_chunk, is_output
@@ -74,11 +75,13 @@ class BlockingEngine:
 
     def command(self, argv: Sequence[str], options: Options) -> Work:
         """Return checked work for a command line."""
-        return command_work(argv, options, self.environ)
+        return command_work(argv, by_default(options, self.settings), self.environ)
 
     def code(self, code: str, language: str, options: Options) -> Work:
         """Return checked work for code."""
-        return code_work(code, language, options, self.environ, self.settings.programs)
+        return code_work(
+            code, language, by_default(options, self.settings), self.environ, self.settings.programs
+        )
 
     def start(self, work: Work) -> tuple[str, Connection]:
         """Start and return the id and a connection that watches."""

@@ -15,7 +15,7 @@ from tenuto.codemode.registry import Functions
 from tenuto.core.errors import InvalidInput, NotRunning, TenutoError
 from tenuto.core.execution import Chunk, Snapshot
 from tenuto.core.quantities import parse_moment
-from tenuto.core.specs import Limits
+from tenuto.core.specs import Limits, Sandbox, SandboxLevel
 from tenuto.core.states import State
 from tenuto.dispatch.launch import ZygoteLauncher
 from tenuto.engine import sessions
@@ -112,7 +112,8 @@ class Engine:
     ) -> str:
         """Start code in a language, or a command, and return its id.
 
-        Options: cwd, env, title, pty, limits (Limits), deadline, idle (seconds), session (a name).
+        Options: cwd, env, title, pty, limits (Limits), sandbox (Sandbox), deadline, idle (seconds),
+        session (a name).
         """
         work = await self._call(self._work, code, command, language, {"detached": True, **options})
         execution_id, sock = await self._call(self._engine.start, work)
@@ -131,6 +132,7 @@ class Engine:
         title: str = "",
         pty: bool = False,
         limits: Limits | None = None,
+        sandbox: Sandbox | SandboxLevel | None = None,
         deadline: float | None = None,
         idle: float | None = None,
         session: str | None = None,
@@ -138,7 +140,7 @@ class Engine:
         """Start, then wait; after `wait` seconds (30 by default) it is handed over, still running."""
         options = {
             "cwd": cwd, "env": env or {}, "title": title, "pty": pty, "limits": limits or Limits(),
-            "deadline": deadline, "idle": idle, "session": session,
+            "deadline": deadline, "idle": idle, "session": session, "sandbox": sandbox,
         }  # fmt: skip
         began = time.monotonic()
         work = self._work(code, command, language, options)

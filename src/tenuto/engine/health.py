@@ -16,6 +16,7 @@ from tenuto.dispatch import control
 from tenuto.dispatch.launch import ZygoteLauncher
 from tenuto.interpreters.probing import probe
 from tenuto.keeper import cgroup, procfs
+from tenuto.sandboxes import Ladder
 from tenuto.stores.tape import is_kept
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def examine(engine: BlockingEngine) -> list[Check]:
         checks.append(_zygote(engine.launcher))
     checks += _keepers(engine)
     checks += _interpreters(engine)
+    checks += _sandbox(engine)
     return checks
 
 
@@ -121,3 +123,25 @@ def _interpreters(engine: BlockingEngine) -> Iterator[Check]:
         chosen = status.language in engine.settings.programs  # asked for, so it must be there
         fine = not (chosen and status.problem)
         yield Check(f"language {status.language}", fine, status.problem or found)
+
+
+def _sandbox(engine: BlockingEngine) -> Iterator[Check]:
+    """Say which rung holds executions here, why no higher one does, and which limits hold together."""
+    ladder = Ladder()
+    found = ladder.examine()
+    works = next((one.name for one in found if not one.problem), "")
+    wanted = engine.settings.sandbox != "none"
+    for one in found:
+        if not one.problem:
+            break
+        hint = "install bubblewrap" if "not installed" in one.problem else ""
+        yield Check(f"sandbox {one.name}", bool(works) or not wanted, one.problem, hint)
+    detail = f"{works} holds executions that ask for it" if works else "nothing can hold executions"
+    yield Check("sandbox", bool(works) or not wanted, detail)
+    groups = ladder.groups()
+    if len(groups) == 2:
+        text = "memory and pids of an execution are limited together, by control groups"
+    else:
+        lacking = " and ".join(name for name in ("memory", "pids") if name not in groups)
+        text = f"no writable control group for {lacking}: limited as plain resource limits can"
+    yield Check("sandbox limits", True, text)

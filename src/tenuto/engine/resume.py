@@ -45,6 +45,7 @@ def _again(engine: BlockingEngine, execution_id: str, spec: Spec) -> Connection:
     options = Options(
         cwd=spec.cwd, title=spec.title, pty=spec.pty, limits=spec.limits,
         deadline=spec.deadline, idle=spec.idle, detached=spec.detached, session=spec.session,
+        sandbox=spec.sandbox or "none",
     )  # fmt: skip
     if spec.code is not None:
         work = engine.code(spec.code, spec.language or "", options)

@@ -138,6 +138,8 @@ def _check(engine: BlockingEngine, host: Execution, work: Work) -> None:
         if value is not None and given[limit] != value:
             text = f"its {limit} limit is {given[limit] or 'none'}, and cannot become {value}"
             raise InvalidInput(f"session {name} runs already: {text}", anew)
+    if asked.sandbox != spec.sandbox:
+        raise InvalidInput(f"session {name} runs already, in another sandbox or in none", anew)
     env = {variable: work.environ[variable] for variable in asked.env_names}
     status = control.request(engine.project.folder(host.id), "session", env=env)
     if status["differs"]:

@@ -10,7 +10,7 @@ import msgspec
 
 from tenuto.core.errors import InvalidInput
 from tenuto.core.quantities import parse_duration, parse_size
-from tenuto.core.specs import QuotaPolicy, check_session_name
+from tenuto.core.specs import Network, QuotaPolicy, SandboxLevel, check_session_name
 
 PROJECT_FILE = "tenuto.toml"
 
@@ -44,6 +44,10 @@ class Settings(msgspec.Struct, frozen=True):
     """Seconds between health checks while anything runs."""
     session: str | None = None
     """The session that an MCP client's code runs in unless it names one; none by default."""
+    sandbox: SandboxLevel = "none"
+    """What holds full executions that do not say: nothing by default."""
+    sandbox_net: Network = "off"
+    """The network that they have then."""
     programs: dict[str, str] = {}
     """The program for a language, where it is not the one on PATH."""
 
@@ -84,6 +88,8 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "keepers.ahead": ("keepers_ahead", _count),
     "session": ("session", check_session_name),
     "health.every": ("health_every", _seconds),
+    "sandbox": ("sandbox", lambda v: _one_of(v, ("none", "auto", "require"))),
+    "sandbox_net": ("sandbox_net", lambda v: _one_of(v, ("on", "loopback", "off"))),
     # names that users of the seed system know, in milliseconds
     "asyncHandoverTimeout": ("wait", lambda v: parse_duration(v) / 1000),
     "executionReportInterval": ("report_every", lambda v: parse_duration(v) / 1000),

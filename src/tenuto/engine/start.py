@@ -19,6 +19,7 @@ from tenuto.core.listing import Row
 from tenuto.core.ports import Connection, Dispatcher, Store
 from tenuto.core.specs import Limits
 from tenuto.core.states import RESUMABLE, State
+from tenuto.engine.holding import held
 from tenuto.engine.recover import fold, output_of, settle, starter_mark
 from tenuto.engine.settings import Settings
 from tenuto.engine.work import Work
@@ -49,6 +50,7 @@ class Starter:
     def start(self, work: Work) -> tuple[str, Connection]:
         """Return the id and a connection that watches, once a keeper has taken the work over."""
         execution_id = new_id()
+        work = held(work, execution_id, self._project)
         spec = msgspec.structs.replace(work.spec, limits=self._with_quota(work.spec.limits))
         row = Row(
             id=execution_id,
@@ -84,6 +86,7 @@ class Starter:
     def resume(self, execution_id: str, work: Work) -> Connection:
         """Run an interrupted or lost execution again, on the same tape."""
         settle(self._project, execution_id)
+        work = held(work, execution_id, self._project)
         folder = self._project.folder(execution_id)
         pen = _take_up(folder)
         if pen is None:
@@ -193,6 +196,9 @@ def _job(pen: Pen, execution_id: str, work: Work, size: int = 0, lines: int = 0)
         "functions": spec.functions,
         "served": work.served,
     }
+    if work.confinement is not None:
+        job |= msgspec.to_builtins(work.confinement)
+        job["env"] = job.pop("environ")
     try:
         return msgspec.json.encode(job)
     except UnicodeEncodeError:

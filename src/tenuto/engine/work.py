@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 import msgspec
 
+from tenuto.core.confinement import Confinement
 from tenuto.core.errors import InvalidInput
 from tenuto.core.quantities import parse_duration
-from tenuto.core.specs import Limits, Spec, check_session_name, check_text
+from tenuto.core.specs import (
+    Limits,
+    Network,
+    Sandbox,
+    SandboxLevel,
+    Spec,
+    check_session_name,
+    check_text,
+)
 from tenuto.interpreters import command_for, resolve_program, session_command
 from tenuto.keeper.procfs import MARK
 from tenuto.stores.layout import current_folder
@@ -29,6 +39,7 @@ class Work(msgspec.Struct, frozen=True):
     """Name and language, if this is a session's own process."""
     cell: dict[str, str | None] | None = None
     """Where the session is, if this is a cell that has been given its place."""
+    confinement: Confinement | None = None
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     pty: bool = False
     echo: bool = False
     limits: Limits = Limits()
+    sandbox: Sandbox | str | None = None
     deadline: float | None = None
     idle: float | None = None
     detached: bool = False
@@ -105,6 +117,7 @@ def session_work(cell: Work, programs: Mapping[str, str]) -> Work:
         title=f"session {name}",
         env_names=asked.env_names,
         limits=session_limits(asked.limits),
+        sandbox=asked.sandbox,
         detached=True,
         parent=asked.parent,
         session=name,
@@ -128,6 +141,7 @@ def _work(
     language: str | None = None,
     code: str | None = None,
 ) -> Work:
+    sandbox = _sandbox(options.sandbox)
     spec = Spec(
         kind="code" if kind == "code" else "command",
         argv=argv,
@@ -138,7 +152,8 @@ def _work(
         env_names=tuple(sorted(options.env)),
         pty=options.pty,
         echo=options.echo,
-        limits=_checked(options.limits),
+        limits=_checked(options.limits, sandbox),
+        sandbox=sandbox,
         deadline=_positive("deadline", options.deadline),
         idle=_positive("idle", options.idle),
         detached=options.detached,
@@ -170,14 +185,33 @@ def _environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str,
     return {"PYTHONUNBUFFERED": "1", **base, **extra}
 
 
-def _checked(limits: Limits) -> Limits:
-    for name in ("memory", "cpu", "file_size", "open_files", "output"):
+def _checked(limits: Limits, sandbox: Sandbox | None) -> Limits:
+    if limits.pids is not None and sandbox is None:
+        raise InvalidInput("only a sandbox can limit the number of processes", "add --sandbox auto")
+    for name in ("memory", "cpu", "pids", "file_size", "open_files", "output"):
         value = getattr(limits, name)
         if value is not None and not isinstance(value, (int, float)):
             raise InvalidInput(f"the {name} limit must be a number, not {value!r}")
         if value is not None and not 0 < value < _MOST:
             raise InvalidInput(f"the {name} limit must be above zero and below 2^60, not {value}")
     return limits
+
+
+def _sandbox(wish: Sandbox | str | None) -> Sandbox | None:
+    """Return a checked wish, or None for an execution that nothing is to hold."""
+    if wish is None:
+        return None
+    chosen = wish if isinstance(wish, Sandbox) else Sandbox(wish)  # pyright: ignore
+    for what, value, allowed in (
+        ("level", chosen.level, get_args(SandboxLevel)),
+        ("network", chosen.net, get_args(Network)),
+    ):
+        if value not in allowed:
+            known = ", ".join(allowed)
+            raise InvalidInput(f"there is no sandbox {what} {value!r}", f"use one of {known}")
+    for path in (*chosen.writable, *chosen.readable):
+        check_text("a path for the sandbox", path)
+    return None if chosen.level == "none" else chosen
 
 
 def _positive(name: str, seconds: float | None) -> float | None:

@@ -146,6 +146,8 @@ class Channel:
     def _take(self, line: bytes) -> None:
         try:
             message: Any = json.loads(line)
+            if self._keeper.held is not None and (report := self._keeper.held.begun(message)):
+                self.note_confined(report)
             kind = message["type"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return

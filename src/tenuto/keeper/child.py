@@ -58,7 +58,8 @@ class Child:
 
     def begin(self, job: dict[str, Any]) -> bool:
         """Start the program, or a stem that waits to be told of it: then return True."""
-        plain = not job.get("cell")
+        # a cell, and what goes into a confinement, needs a stem
+        plain = not job.get("cell") and not job.get("confine")
         spawned = plain and spawn.AVAILABLE and self._spawn(job)
         if not spawned:
             self._fork()
@@ -68,6 +69,15 @@ class Child:
         self._theirs, self._group_fd = [], -1
         self.start = procfs.start_time(self.pid)
         return not spawned
+
+    def move(self, group: str) -> None:
+        """Have it begin in another control group than the one that was made for it."""
+        if self._group_fd >= 0:
+            os.close(self._group_fd)
+        if self.group:
+            cgroup.remove(self.group)
+        self.group = group
+        self._group_fd = os.open(group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def _spawn(self, job: dict[str, Any]) -> bool:
         if job["code"] is not None:
@@ -210,10 +220,14 @@ def _exec(words: dict[str, Any]) -> None:
     if words["code"] is not None:
         os.set_inheritable(_CHANNEL_FD, True)
     os.chdir(words["cwd"])
-    for which, soft, hard in _bounds(words["limits"] or {}):
+    for which, soft, hard in _bounds(words.get("rlimits") or words["limits"] or {}):
         resource.setrlimit(which, (soft, hard))
     for number in _CAUGHT:
         signal.signal(number, signal.SIG_DFL)
+    if words.get("confine"):
+        from tenuto.keeper import confine
+
+        confine.enter(words["confine"], _CHANNEL_FD)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
     os.execve(words["argv"][0], words["argv"], environment)
 

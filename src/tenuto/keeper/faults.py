@@ -21,3 +21,14 @@ def point(label: str) -> None:
         _left -= 1
         if _left <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def describe(error: BaseException | None) -> str:
+    """Return an exception and where it came from, in one line."""
+    trace = error.__traceback__ if error is not None else None
+    lines: list[str] = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        lines.append(f"{code.co_filename}:{trace.tb_lineno} {code.co_name}")
+        trace = trace.tb_next
+    return f"{error!r} at {' < '.join(reversed(lines))}"[:4000]

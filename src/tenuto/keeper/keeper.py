@@ -17,15 +17,18 @@ from tenuto.keeper.cell import Cell
 from tenuto.keeper.cells import Cells
 from tenuto.keeper.channel import Channel
 from tenuto.keeper.child import Child
-from tenuto.keeper.faults import point
+from tenuto.keeper.faults import describe, point
 from tenuto.keeper.host import Host
 from tenuto.keeper.loop import Loop
 from tenuto.keeper.requests import Requests
+from tenuto.keeper.stopping import interrupt
 from tenuto.keeper.writer import HIGH_WATER, LOW_WATER, TapeWriter
 
 TYPE_CHECKING = False  # as type checkers know it: importing typing would cost each keeper 10 ms
 if TYPE_CHECKING:
     from typing import Any
+
+    from tenuto.keeper.held import Held
 
 _READ = 512 * 1024
 _WIDEN_AT = 64 * 1024
@@ -42,7 +45,7 @@ class Keeper:
         self.child = Child(base)
         self.loop = Loop()
         self.loop.on_child = self._reap
-        self.loop.on_terminate = lambda: self.interrupt("its keeper was told to stop", 2.0)
+        self.loop.on_terminate = lambda: interrupt(self, "its keeper was told to stop", 2.0)
         self.loop.on_wake = self._woken
         self.loop.on_fault = self._note_fault
         self.writer = TapeWriter(self.loop.wake)
@@ -52,6 +55,7 @@ class Keeper:
         self.cells: Cells | None = None  # of a session
         self.cell: Cell | None = None  # if this is one
         self.outcome: verdict.Outcome | None = None
+        self.held: Held | None = None
         self.ended = self.leaving = False
         self.waiting = ""
         self.size = self.lines = 0
@@ -82,6 +86,11 @@ class Keeper:
             rows, cols = int(job.get("rows") or 24), int(job.get("cols") or 80)
             self.child.on_terminal(rows, cols, bool(job.get("echo")))
         point("keeper-taken")
+        if job.get("confine"):
+            from tenuto.keeper.held import Held
+
+            self.held = Held(job, self)
+            data = self.held.words()
         stem = self.child.begin(job)
         self.channel = Channel(self, data if stem else b"", job.get("code"))
         point("keeper-begun")
@@ -100,6 +109,8 @@ class Keeper:
         os.unlink(protocol.NAME, dir_fd=self._dir_fd)
         if self.child.group:
             cgroup.remove(self.child.group)
+        if self.held is not None:
+            self.held.close()
 
     def close(self) -> None:
         """Let go of everything that is open, so that this process may keep another execution."""
@@ -116,14 +127,7 @@ class Keeper:
             self.writer.calls.popleft()()
 
     def _note_fault(self) -> None:
-        error = sys.exc_info()[1]
-        trace = error.__traceback__ if error is not None else None
-        lines: list[str] = []
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            lines.append(f"{code.co_filename}:{trace.tb_lineno} {code.co_name}")
-            trace = trace.tb_next
-        self.writer.event("faulted", text=f"{error!r} at {' < '.join(reversed(lines))}"[:4000])
+        self.writer.event("faulted", text=describe(sys.exc_info()[1]))
 
     def _woken(self) -> None:
         """Look at the writer: there may be room again, or none, or answers that waited for it."""
@@ -205,6 +209,8 @@ class Keeper:
         if bulk:
             self.child.widen(fd)
         self.writer.output(self.child.outputs[fd], data)
+        if self.held is not None:
+            self.held.read(data)
         point("keeper-read")
         self.size += len(data)
         self.lines += data.count(b"\n")
@@ -305,7 +311,7 @@ class Keeper:
     def end_by(self, outcome: verdict.Outcome) -> None:
         """End the whole tree for a reason; the first reason counts."""
         self.outcome = self.outcome or outcome
-        self._kill_tree()
+        self.kill_tree()
 
     def members(self) -> list[int]:
         """Return every live process of this execution."""
@@ -318,7 +324,7 @@ class Keeper:
             found.append(self.child.pid)  # ours by birth, whatever its name
         return found
 
-    def _kill_tree(self) -> None:
+    def kill_tree(self) -> None:
         """Send SIGKILL to all until none is left; the loop goes on between the rounds."""
         self._reap()
         alive = self.members()
@@ -327,31 +333,10 @@ class Keeper:
                 cgroup.kill(self.child.group)
             sweep.send(alive, signal.SIGKILL)
             self._killed_left = self.ended  # their end may be seen before the next round
-            self.loop.after(_KILL_PAUSE_S, self._kill_tree)
+            self.loop.after(_KILL_PAUSE_S, self.kill_tree)
         elif self.ended and self.left:
             self.settle_left()
         self.requests.answer_killers(alive)
-
-    def interrupt(self, reason: str, grace: float) -> None:
-        """Ask the program to stop; insist after a while, twice."""
-        if self.ended or self.outcome is not None:
-            return
-        self.outcome = verdict.interrupted(reason)
-        self.writer.event("signalled", signal="SIGINT", processes=1)
-        self._signal_group(signal.SIGINT)
-
-        def insist() -> None:
-            if not self.ended:
-                self._signal_group(signal.SIGTERM)
-                self.loop.after(grace, self._kill_tree)
-
-        self.loop.after(grace, insist)
-
-    def _signal_group(self, number: int) -> None:
-        try:
-            os.killpg(self.child.pid, number)
-        except ProcessLookupError:
-            return
 
     # End
 
@@ -392,7 +377,7 @@ class Keeper:
         if self._paused and not self.outcome:
             return
         self.channel.drain()
-        if not self.ended:
+        if not self.ended and (self.held is None or self.held.alone(self._drain)):
             self._end()
 
     def _end(self) -> None:
@@ -400,7 +385,7 @@ class Keeper:
         status = self._status if self._status is not None else 0
         self.left = self.members()
         if self.left and self.outcome is not None:  # told to end: nothing may stay
-            self.loop.after(0, self._kill_tree)
+            self.loop.after(0, self.kill_tree)
         left = [
             {"pid": pid, "start": procfs.start_time(pid), "command": procfs.command(pid)}
             for pid in self.left
@@ -436,4 +421,6 @@ class Keeper:
             while fd in self.child.outputs and self._read_output(fd):
                 pass
         self.leaving = True
+        if self.held is not None:
+            self.held.put_back()
         self.writer.finish()

@@ -18,7 +18,7 @@ _READ_CALLS = {"x86_64": ("0", "19"), "aarch64": ("63", "65")}.get(os.uname().ma
 _SELECT_CALLS = {"x86_64": ("23", "270"), "aarch64": ("72",)}.get(os.uname().machine, ())
 
 
-def _read(path: str) -> bytes:
+def read(path: str) -> bytes:
     """Return what a file of /proc holds; nothing if it is gone or not ours to see."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -37,7 +37,7 @@ def _read(path: str) -> bytes:
 
 def boot_id() -> str:
     """Return what changes with every boot: pids and start times mean nothing across it."""
-    return _read("/proc/sys/kernel/random/boot_id").decode().strip()
+    return read("/proc/sys/kernel/random/boot_id").decode().strip()
 
 
 def start_time(pid: int) -> int:
@@ -48,7 +48,7 @@ def start_time(pid: int) -> int:
 
 def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on (the name may hold anything)."""
-    text = _read(f"/proc/{pid}/stat").decode("utf-8", "replace")
+    text = read(f"/proc/{pid}/stat").decode("utf-8", "replace")
     return text[text.rfind(")") + 1 :].split()
 
 
@@ -60,26 +60,26 @@ def parent(pid: int) -> int:
 
 def name(pid: int) -> str:
     """Return a process's short name."""
-    return _read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+    return read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
 
 
 def command(pid: int) -> str:
     """Return a process's command line, cut to one short line."""
-    text = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    text = read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
     return text[:200] or f"[{name(pid)}]"
 
 
 def carries_mark(pid: int, execution_id: str) -> bool:
     """Tell whether a process was started under an execution (and kept its environment)."""
     mark = f"{MARK}={execution_id}".encode()
-    return mark in _read(f"/proc/{pid}/environ").split(b"\0")
+    return mark in read(f"/proc/{pid}/environ").split(b"\0")
 
 
 def is_keeper(pid: int) -> bool:
     """Tell whether a process keeps an execution of its own, or will: never another one's."""
     if name(pid) not in _OURS:
         return False
-    return _ENTRY in _read(f"/proc/{pid}/cmdline")  # any program can take a name
+    return _ENTRY in read(f"/proc/{pid}/cmdline")  # any program can take a name
 
 
 def all_pids() -> list[int]:
@@ -95,7 +95,7 @@ def children(pid: int) -> list[int]:
     except OSError:
         return found
     for thread in threads:
-        found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+        found += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
     return found
 
 
@@ -143,7 +143,7 @@ def reads_from(pids: list[int], inode: int, device: int) -> bool:
         except OSError:
             continue
         for thread in threads:
-            words = _read(f"/proc/{pid}/task/{thread}/syscall").decode("ascii", "replace").split()
+            words = read(f"/proc/{pid}/task/{thread}/syscall").decode("ascii", "replace").split()
             if len(words) < 2:
                 continue
             if words[0] in _READ_CALLS:
@@ -163,4 +163,4 @@ def reads_from(pids: list[int], inode: int, device: int) -> bool:
 
 def sees_blocked_reads() -> bool:
     """Tell whether this machine lets us see in which call a process is blocked."""
-    return bool(_READ_CALLS) and bool(_read("/proc/self/syscall"))
+    return bool(_READ_CALLS) and bool(read("/proc/self/syscall"))

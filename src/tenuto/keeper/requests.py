@@ -11,6 +11,7 @@ import time
 from collections import deque
 
 from tenuto.keeper import control, protocol, sweep, verdict
+from tenuto.keeper.stopping import interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -290,7 +291,7 @@ class Requests:
             connection.reply(ok=False, error="not_running", message="the execution has ended")
             return
         grace = float(message.get("grace", 5.0))
-        self._keeper.interrupt("on request", max(0.0, min(grace, 3600.0)))
+        interrupt(self._keeper, "on request", max(0.0, min(grace, 3600.0)))
         connection.reply(ok=True)
 
     def _do_serve(self, connection: control.Connection, _: dict[str, Any]) -> None:

@@ -80,8 +80,20 @@ def record(keeper: Keeper, status: int, usage: resource.struct_rusage | None) ->
     elif keeper.cell is not None and keeper.cell.gone is not None:
         outcome = keeper.outcome or Outcome("failed", *keeper.cell.why_gone())
     else:
-        outcome = keeper.outcome or _from_status(keeper, code, usage)
+        outcome = keeper.outcome or _of_sandbox(keeper, code) or _from_status(keeper, code, usage)
     return {**fields, "state": outcome.state, "reason": outcome.reason, "detail": outcome.detail}
+
+
+def _of_sandbox(keeper: Keeper, code: int) -> Outcome | None:
+    """Return the end that the sandbox made, rather than the program in it."""
+    if keeper.held is None:
+        return None
+    if not keeper.channel.confined and code > 0:  # only bubblewrap may fail so late
+        return Outcome("failed", "exec", "the sandbox could not be set up: see the output")
+    found = keeper.held.breach()
+    if found is None and code != 0 and keeper.held.out_of_processes():
+        found = limit("pids", keeper.limits["pids"])
+    return found
 
 
 def _from_status(keeper: Keeper, code: int, usage: resource.struct_rusage | None) -> Outcome:
@@ -122,6 +134,8 @@ def _out_of_memory(keeper: Keeper, code: int, usage: resource.struct_rusage | No
     if keeper.channel.raised == "MemoryError":
         return True
     close = usage is not None and usage.ru_maxrss * 1024 >= 0.8 * int(keeper.limits["memory"])
+    if keeper.held is not None:
+        return close  # whatever it made of it
     return close and code in (
         -signal.SIGABRT,
         -signal.SIGSEGV,

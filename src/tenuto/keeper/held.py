@@ -1,0 +1,212 @@
+"""What a keeper does for a confined execution: limits before, breaches during, and order afterwards."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from tenuto.keeper import cgroup, limits, procfs, sweep, verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tenuto.keeper.child import Child
+    from tenuto.keeper.keeper import Keeper
+
+_EVERY_S = 0.1  # how often limits are looked at that the kernel does not hold by itself
+_PAUSE_S = 0.002
+_PATIENCE_S = 5.0
+
+_NO_PROCESS = (b"Resource temporarily unavailable", b"can't start new thread", b"EAGAIN")
+
+
+class Held:
+    """One confined execution, beside its keeper."""
+
+    def __init__(self, job: dict[str, Any], keeper: Keeper) -> None:
+        """Make the groups and the private folder; what cannot be made fails the start."""
+        self._job = job
+        self._keeper = keeper
+        self._confine: dict[str, Any] = job["confine"]
+        self._limits: dict[str, Any] = job.get("limits") or {}
+        self._scratch = str(self._confine.get("scratch") or "")
+        self._groups: limits.Groups | None = None
+        self._no_process = False
+        self._patience = 0.0
+        try:
+            self._prepare(keeper.child)
+        except OSError as error:
+            self._confine["failed"] = f"the sandbox cannot be made: {error}"
+        if any(self._limits.get(name) for name in ("memory", "cpu", "pids")):
+            keeper.loop.after(_EVERY_S, self._look)
+
+    def _prepare(self, child: Child) -> None:
+        if self._confine.get("groups"):
+            self._groups = limits.Groups(
+                self._confine["groups"], self._limits.get("memory"), self._limits.get("pids")
+            )
+            if self._groups.unified:
+                child.move(self._groups.unified)
+            self._confine["join"] = self._groups.joined
+        if self._scratch:
+            os.mkdir(self._scratch, 0o700)
+            if self._confine.get("uid"):
+                os.chown(self._scratch, int(self._confine["uid"]), int(self._confine["gid"]))
+
+    def words(self) -> bytes:
+        """Return the job with what was found out meanwhile, for the stem."""
+        return json.dumps(self._job).encode()
+
+    def alone(self, again: Callable[[], None]) -> bool:
+        """Tell whether nothing outlives the program; else end it, and have `again` called soon."""
+        left = self._keeper.members()
+        now = time.monotonic()
+        self._patience = self._patience or now + _PATIENCE_S
+        if not left or now > self._patience:
+            return True
+        if self._keeper.child.group:
+            cgroup.kill(self._keeper.child.group)
+        sweep.send(left, signal.SIGKILL)
+        self._keeper.loop.after(_PAUSE_S, again)
+        return False
+
+    def begun(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what to report if this is bubblewrap telling that everything is in place."""
+        inside = self._confine["kind"] == "bwrap" and "child-pid" in message
+        return self._confine["report"] if inside else None
+
+    def leader(self, pid: int) -> int:
+        """Return whose process group the program is in: not that of bubblewrap, which must live on."""
+        if self._confine["kind"] != "bwrap":
+            return pid
+        inside = procfs.children(pid)
+        return inside[0] if inside else pid
+
+    # Breaches
+
+    def _look(self) -> None:
+        """See whether a limit was hit that ends the execution without the program's doing."""
+        keeper = self._keeper
+        if keeper.ended or keeper.outcome is not None:
+            return
+        found = self.breach(keeper.members())
+        if found is not None:
+            keeper.end_by(found)
+        else:
+            keeper.loop.after(_EVERY_S, self._look)
+
+    def read(self, data: bytes) -> None:
+        """Look for the words by which programs say that they could start no more processes."""
+        if self._limits.get("pids") and not self._no_process:
+            self._no_process = any(words in data for words in _NO_PROCESS)
+
+    def breach(self, members: list[int] | None = None) -> verdict.Outcome | None:
+        """Return the end for a limit that was hit, as far as the kernel or a look at /proc tells."""
+        bounds = self._limits
+        hit = self._groups.breach() if self._groups is not None else ""
+        if hit:
+            return verdict.limit(hit, _told(hit, bounds[hit]))
+        group = self._keeper.child.group
+        if bounds.get("cpu") and group and limits.cpu_used(group) >= float(bounds["cpu"]):
+            return verdict.limit("cpu", f"{float(bounds['cpu']):g} s")
+        if bounds.get("memory") and members and not self._has_group("memory"):
+            most = int(bounds["memory"]) + int(self._confine.get("base") or 0)
+            if _together(members, most):
+                return verdict.limit("memory", _told("memory", bounds["memory"]))
+        return None
+
+    def out_of_processes(self) -> bool:
+        """Tell whether the program said so, and a limit on them was asked for."""
+        return self._no_process
+
+    def _has_group(self, name: str) -> bool:
+        return name in (self._confine.get("groups") or {})
+
+    # Afterwards
+
+    def put_back(self) -> None:
+        """Undo what it did to the links that lead to state folders, and record that."""
+        told: list[str] = []
+        for path, target in self._confine.get("guard") or ():
+            try:
+                now = os.readlink(path)
+            except OSError as error:
+                now = None if error.errno == errno.ENOENT else ""
+            if now == target:
+                continue
+            try:
+                if now is not None:
+                    os.rename(path, f"{path}.from-{os.urandom(4).hex()}")
+                if target is not None:
+                    os.symlink(target, path)
+            except OSError as error:
+                told.append(f"{path} is not what it was: {error}")
+            else:
+                told.append(f"{path} was changed by the program; it is as before")
+        if told:
+            self._keeper.writer.event("faulted", text="; ".join(told)[:4000])
+
+    def close(self) -> None:
+        """Remove what was made."""
+        if self._groups is not None:
+            self._groups.close()
+            if self._groups.unified:
+                cgroup.remove(self._groups.unified)
+        if self._scratch:
+            remove_tree(self._scratch)
+
+
+def _told(name: str, bound: Any) -> str:
+    return f"{bound} bytes" if name == "memory" else str(bound)
+
+
+def _together(pids: list[int], most: int) -> bool:
+    """Tell whether processes hold more private memory together than this; shared pages count once."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    rough = 0
+    for pid in pids:
+        words = procfs.read(f"/proc/{pid}/statm").split()
+        if len(words) > 2:
+            rough += (int(words[1]) - int(words[2])) * page
+    return rough > most and sum(map(_share, pids)) > most
+
+
+def _share(pid: int) -> int:
+    """Return a process's part of the memory that is not any file's."""
+    size = 0
+    for line in procfs.read(f"/proc/{pid}/smaps_rollup").splitlines():
+        if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
+            size += int(line.split()[1]) * 1024
+    return size
+
+
+def remove_tree(path: str) -> None:
+    """Remove a folder and everything in it, made by a program that may have wanted to prevent it."""
+    ahead = [path]
+    emptied: list[str] = []
+    while ahead:
+        folder = ahead.pop()
+        emptied.append(folder)
+        try:
+            os.chmod(folder, 0o700)
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                ahead.append(entry.path)
+                continue
+            try:
+                os.unlink(entry.path)
+            except OSError:
+                continue
+    for folder in reversed(emptied):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            continue

@@ -1,0 +1,129 @@
+"""Bubblewrap: namespaces of its own for files, processes, network and users, and a filter inside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+
+from tenuto.core.confinement import Confinement, Subject
+from tenuto.keeper import confine, seccomp
+from tenuto.sandboxes import filters, probing
+from tenuto.sandboxes.bounds import plain_limits
+from tenuto.sandboxes.view import inside
+
+_TMP = "/tmp"
+_KERNEL = ("/proc", "/dev", "/sys")
+
+
+class Bwrap:
+    """The first rung: what is not given to a program does not exist for it."""
+
+    name = "bwrap"
+
+    def __init__(self, program: str = "bwrap") -> None:
+        """Take the program's name or path."""
+        self._program = program
+
+    def probe(self) -> str:
+        """Run it as it will be run, around a program that does nothing."""
+        program = shutil.which(self._program)
+        if program is None:
+            return "bubblewrap is not installed"
+        if not seccomp.available():
+            return "no seccomp filter can be made for this machine"
+        return probing.tried(self.confine(probing.subject(), ()))
+
+    def refuses(self, subject: Subject) -> str:
+        """Return nothing: whatever is hidden lies under a mount of its own."""
+        del subject
+        return ""
+
+    def lacks(self, subject: Subject) -> list[str]:
+        """Return what cannot be held: a count of processes, as root without a control group."""
+        if not subject.limits.pids or "pids" in subject.groups:
+            return []
+        if _root(subject):
+            return ["pids: no control group can be written, and other limits do not bind root"]
+        if shutil.which("prlimit") is None:
+            return ["pids: no control group can be written, and there is no prlimit program"]
+        return []
+
+    def confine(self, subject: Subject, missing: Sequence[str]) -> Confinement:
+        """Return how to start it inside."""
+        program = shutil.which(self._program) or self._program
+        argv = subject.argv
+        if subject.pty and _can_reset_signals():
+            # What is typed goes to everyone on the terminal: bubblewrap ignores it, the program not.
+            argv = (str(shutil.which("env")), "--default-signal=INT,QUIT,HUP,TERM", *argv)
+        if subject.limits.pids and "pids" not in subject.groups:
+            # Counted anew in its own user namespace, where bubblewrap's own process is one of them.
+            bound = subject.limits.pids + 1
+            argv = (str(shutil.which("prlimit")), f"--nproc={bound}:{bound}", *argv)
+        level = "bwrap+seccomp" + probing.limits_level(subject)
+        words: dict[str, object] = {
+            "kind": "bwrap",
+            "filter": filters.in_namespaces(subject.net),
+            "arguments": self._arguments(subject),
+            "groups": subject.groups,
+            "guard": subject.guard,
+            "ignore_signals": subject.pty,
+            "report": {"level": level, "missing": list(missing), "net": subject.net},
+        }
+        bounds, base = plain_limits(subject)
+        words["base"] = base
+        if subject.owner is not None:
+            words["uid"], words["gid"] = subject.owner
+        return Confinement(
+            argv=(program, "--args", str(confine.ARGUMENTS_FD), "--", *argv),
+            cwd="/",
+            environ=subject.environ,
+            confine=words,
+            rlimits=bounds,
+        )
+
+    def _arguments(self, subject: Subject) -> list[str]:
+        words = [
+            "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts",
+            "--unshare-cgroup-try", "--die-with-parent", "--cap-drop", "ALL",
+            "--json-status-fd", str(confine.STATUS_FD), "--seccomp", str(confine.FILTER_FD),
+        ]  # fmt: skip
+        if subject.net != "on":
+            words.append("--unshare-net")
+        if not subject.pty:
+            words.append("--new-session")  # a signal to the program is none to bubblewrap
+        system = [path for path in subject.view.execute if not inside(path, _TMP)]
+        for path in system:
+            words += _read_only(path)
+        size = []
+        if subject.limits.memory and "memory" not in subject.groups:
+            size = ["--size", str(subject.limits.memory)]
+        words += ["--proc", "/proc", "--dev", "/dev", *size, "--tmpfs", "/dev/shm"]
+        words += ["--remount-ro", "/dev", *size, "--tmpfs", _TMP]
+        for path in subject.view.execute:
+            if path not in system:
+                words += _read_only(path)
+        for path in subject.view.write:
+            words += ["--bind", path, path]
+        for path in subject.view.execute:  # what is only to be read stays so inside what is not
+            if any(inside(path, folder) for folder in subject.view.write):
+                words += ["--ro-bind", path, path]
+        for path in subject.view.hide:
+            if any(inside(path, other) for other in (*subject.view.write, *subject.view.execute)):
+                words += ["--tmpfs", path, "--remount-ro", path]
+        return [*words, "--remount-ro", "/", "--chdir", subject.cwd]
+
+
+def _read_only(path: str) -> list[str]:
+    if os.path.islink(path) and os.path.dirname(path) == "/":  # /bin is usr/bin
+        return ["--symlink", os.readlink(path), path]
+    return ["--ro-bind", path, path]
+
+
+def _root(subject: Subject) -> bool:
+    return os.geteuid() == 0 and subject.owner is None
+
+
+def _can_reset_signals() -> bool:
+    """Tell whether `env` can give signals their default meaning back (coreutils 8.31)."""
+    return probing.runs("env", "--default-signal=INT", "true")
