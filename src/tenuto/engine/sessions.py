@@ -14,7 +14,7 @@ import select
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,12 +33,14 @@ from tenuto.dispatch import control
 from tenuto.engine import ending, recover
 from tenuto.engine.work import Work, session_limits, session_work
 from tenuto.stores.layout import as_error, make_private
+from tenuto.stores.tape import is_kept
 
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
 _TRIES = 3
 _ENDS_S = 10.0
+_PAUSE_S = 0.002
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,10 +143,23 @@ def _check(engine: BlockingEngine, host: Execution, work: Work) -> None:
     if asked.sandbox != spec.sandbox:
         raise InvalidInput(f"session {name} runs already, in another sandbox or in none", anew)
     env = {variable: work.environ[variable] for variable in asked.env_names}
-    status = control.request(engine.project.folder(host.id), "session", env=env)
+    status = _settled(engine, host.id, env)
     if status["differs"]:
         text = f"its environment is fixed, and differs in {', '.join(status['differs'])}"
         raise InvalidInput(f"session {name} runs already: {text}", anew)
+
+
+def _settled(engine: BlockingEngine, host_id: str, env: dict[str, str]) -> dict[str, Any]:
+    """Return how a session stands; one that is about to end is waited for, and then has no keeper."""
+    limit = time.monotonic() + _ENDS_S
+    while True:
+        status = control.request(engine.project.folder(host_id), "session", env=env)
+        current = status["current"]
+        # the death of a cell's keeper ends the session, as soon as its own keeper notices
+        orphaned = current is not None and not is_kept(engine.project.folder(current))
+        if not (status["ending"] or orphaned) or time.monotonic() > limit:
+            return status
+        time.sleep(_PAUSE_S)
 
 
 def _await_place(engine: BlockingEngine, execution_id: str, sock: Connection) -> None:

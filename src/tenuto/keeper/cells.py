@@ -66,7 +66,7 @@ class Cells:
             "language": self._keeper.job["session"]["language"],
             "pid": self._keeper.child.pid,
             "ready": self._ready,
-            "ending": self._keeper.outcome is not None,
+            "ending": self._keeper.outcome is not None or self._keeper.child.dead(),
             "cells": self._number,
             "current": self._current.id if self._current is not None else None,
             "queued": [place.id for place in self._queue],

@@ -135,6 +135,13 @@ class Child:
         self.outputs[master] = frames.OUT
         return [slave, slave, slave]
 
+    def dead(self) -> bool:
+        """Tell whether it has ended; it may not be reaped yet."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
     def discard(self) -> None:
         """Let go of what was made for a program that never came."""
         self._close_ends()
