@@ -10,7 +10,7 @@ FIELDS = {
     "schema", "id", "kind", "title", "state", "waiting_for", "reason", "detail", "exit_code",
     "signal", "value", "has_value", "handed_over", "async", "interactive", "created_at",
     "started_at", "ended_at", "duration_s", "output_bytes", "output_lines", "left_behind", "usage",
-    "confinement", "parent", "session", "matched", "hint",
+    "confinement", "engine", "parent", "session", "matched", "hint",
 }  # fmt: skip
 
 

@@ -14,13 +14,14 @@ from tenuto.engine.blocking import BlockingEngine
 
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
     from tenuto.cli.console import Console
     from tenuto.core.specs import Sandbox
     from tenuto.engine.settings import Settings
     from tenuto.engine.work import Options, Work
 
-_LANGUAGES = ("python", "node", "deno", "bash")
+_LANGUAGES = ("js", "ts", "python", "node", "deno", "bash")
 
 
 def run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,8 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
     add("--session", metavar="S", help="run it in a session, where variables persist; see sessions")
     add("--title", metavar="T", default="", help="a name for lists")
     add("--env", metavar="K=V", action="append", default=[], help="set a variable; repeatable")
+    add("--inputs", metavar="JSON", help="an object for js and ts code, under the name inputs")
+    add("--engine", choices=("auto", "quickjs", "deno"), default="auto", help="for js and ts")
     add("--pty", action="store_true", help="give it a terminal")
     add("-i", "--interactive", action="store_true", help="forward our stdin to it, and stay")
     _staying(parser)
@@ -195,7 +198,7 @@ def _options(args: argparse.Namespace, settings: Settings) -> Options:
         echo=args.interactive and sys.stdin.isatty(),
         deadline=args.deadline, idle=args.idle, detached=args.detach,
         session=args.session,
-        sandbox=_sandbox(args, settings),
+        sandbox=_sandbox(args, settings), inputs=_inputs(args.inputs), engine=args.engine,
     )  # fmt: skip
 
 
@@ -213,3 +216,17 @@ def _sandbox(args: argparse.Namespace, settings: Settings) -> Sandbox | None:
         )
     net = args.net or settings.sandbox_net
     return Sandbox(level, net, tuple(args.writable), tuple(args.readable))
+
+
+def _inputs(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    import json
+
+    try:
+        value: Any = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"--inputs is not JSON: {error}", "such as '{\"n\": 3}'") from None
+    if not isinstance(value, dict):
+        raise InvalidInput("--inputs is no JSON object", "such as '{\"n\": 3}'")
+    return value  # pyright: ignore[reportUnknownVariableType]

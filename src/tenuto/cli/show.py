@@ -90,6 +90,7 @@ def _facts(
     if usage.max_rss:
         spent = f"{usage.user_s:.2f} s user, {usage.system_s:.2f} s system"
         facts.append(("used", f"{spent}, {brief_size(usage.max_rss)} at most"))
+    _add(facts, "engine", snapshot.engine, str)
     if snapshot.confinement is not None:
         held = snapshot.confinement
         net = f", network {held.net}" if held.net else ""

@@ -97,6 +97,9 @@ class Raised(Event, frozen=True, tag="raised"):
     name: str
     message: str = ""
     line: int | None = None
+    column: int | None = None
+    stack: str = ""
+    """Where in the user's code, frame by frame; only of languages whose runner tells."""
 
 
 class Confined(Event, frozen=True, tag="confined"):

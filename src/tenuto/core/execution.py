@@ -21,6 +21,8 @@ class Chunk(msgspec.Struct, frozen=True):
     time_ns: int
     stream: StreamName
     data: bytes
+    level: str = ""
+    """The level it was logged at (debug, log, info, warn, error), if it was logged."""
 
     @property
     def text(self) -> str:
@@ -65,6 +67,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     output_lines: int = 0
     left_behind: tuple[ev.LeftBehind, ...] = ()
     usage: ev.Usage = ev.Usage()
+    engine: str | None = None
+    """What ran code-mode: quickjs or deno; None for anything else."""
     confinement: ev.Confined | None = None
     """What held it, as it was found to work; None for an unconfined execution."""
     parent: str | None = None
@@ -238,6 +242,7 @@ class Execution:
             session_host=self.spec.session_host if self.spec else False,
             host=self.spec.host if self.spec else None,
             session_note=self.spec.session_note if self.spec else "",
+            engine=self.spec.engine if self.spec else None,
             state=self.state,
             waiting_for=self.waiting_for,
             detail=self.transitions[-1].reason if self.waiting_for else ended.detail,

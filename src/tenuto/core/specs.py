@@ -64,7 +64,11 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     argv: tuple[str, ...]
     cwd: str
     language: str | None = None
+    engine: str | None = None
+    """What runs code-mode: quickjs or deno; None for anything else."""
     code: str | None = None
+    inputs: Any = None
+    """What code-mode is given under the name `inputs`."""
     title: str = ""
     env_names: tuple[str, ...] = ()
     pty: bool = False

@@ -8,6 +8,10 @@ import sys
 
 from tenuto.keeper.boot import BOOT
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _JOBS_FD = 3
 # Buffers of output stay in the heap between their uses: giving them back to the system and faulting
@@ -20,13 +24,13 @@ _MEMORY = {
 _PASSED_ON = ("PATH", "TENUTO_FAULT", "TENUTO_KEEPER_LOG", "TENUTO_KEEPER_FORKS")
 
 
-def spawn(ahead: int, source: str) -> tuple[socket.socket, int]:
+def spawn(ahead: int, source: str, image: Sequence[str] = ()) -> tuple[socket.socket, int]:
     """Start an interpreter that takes jobs; return our end and the process to wait for."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with far:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", "-c", BOOT, source, str(_JOBS_FD), str(ahead)],
+            [sys.executable, "-I", "-S", "-c", BOOT, source, str(_JOBS_FD), str(ahead), *image],
             {**_MEMORY, **{key: os.environ[key] for key in _PASSED_ON if key in os.environ}},
             file_actions=[(os.POSIX_SPAWN_DUP2, far.fileno(), _JOBS_FD)],
             setsigdef=list(range(1, 32)),

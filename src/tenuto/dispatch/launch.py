@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import threading
+from collections.abc import Sequence
 
 from tenuto.core.errors import EngineFault
 from tenuto.dispatch.fresh import PACKAGES, FreshLauncher, hand_over, spawn
@@ -16,8 +17,9 @@ __all__ = ["FreshLauncher", "ZygoteLauncher"]
 class ZygoteLauncher:
     """A warm image that forks keepers, a few of them ahead; replaced if it dies."""
 
-    def __init__(self, ahead: int = 2, source: str = PACKAGES) -> None:
-        """Start the zygote now, so that the first job finds it warm."""
+    def __init__(self, ahead: int = 2, source: str = PACKAGES, image: Sequence[str] = ()) -> None:
+        """Start the zygote now, so that the first job finds it warm; `image` is loaded in it."""
+        self._image = image
         self._ahead = ahead
         self._source = source
         self._jobs: socket.socket | None = None
@@ -28,7 +30,7 @@ class ZygoteLauncher:
     def _start(self) -> None:
         if self._jobs is not None:
             self._jobs.close()
-        self._jobs, pid = spawn(self._ahead, self._source)
+        self._jobs, pid = spawn(self._ahead, self._source, self._image)
         os.waitpid(pid, 0)
         self.restarts += 1
 

@@ -79,8 +79,10 @@ class BlockingEngine:
 
     def code(self, code: str, language: str, options: Options) -> Work:
         """Return checked work for code."""
+        settings = self.settings
+        options = by_default(options, settings)
         return code_work(
-            code, language, by_default(options, self.settings), self.environ, self.settings.programs
+            code, language, options, self.environ, settings.programs, settings.code_memory
         )
 
     def start(self, work: Work) -> tuple[str, Connection]:

@@ -49,6 +49,7 @@ def execution_document(snapshot: Snapshot, with_output: bool = True) -> dict[str
         "output_lines": snapshot.output_lines,
         "left_behind": [msgspec.to_builtins(one) for one in snapshot.left_behind],
         "usage": msgspec.to_builtins(snapshot.usage),
+        "engine": snapshot.engine,
         "confinement": confinement_document(snapshot),
         "parent": snapshot.parent,
         "session": _session(snapshot),
@@ -92,6 +93,8 @@ def chunk_document(chunk: Chunk) -> dict[str, Any]:
         "stream": chunk.stream,
         "text": chunk.text,
     }
+    if chunk.level:
+        document["level"] = chunk.level
     try:
         chunk.data.decode()
     except UnicodeDecodeError:

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
+from tenuto.codemode.job import image_words
 from tenuto.codemode.registry import Functions
 from tenuto.core.errors import InvalidInput, NotRunning, TenutoError
 from tenuto.core.execution import Chunk, Snapshot
@@ -72,7 +73,7 @@ class Engine:
     def _open(self) -> BlockingEngine:
         project = find_project(self._folder or current_folder(), os.environ)
         settings = self._settings or load_settings(project.root, os.environ)[0]
-        self._zygote = ZygoteLauncher(settings.keepers_ahead)
+        self._zygote = ZygoteLauncher(settings.keepers_ahead, image=image_words())
         engine = BlockingEngine(project, settings, self._zygote)
         clean_by_settings(engine)
         return engine
@@ -113,7 +114,7 @@ class Engine:
         """Start code in a language, or a command, and return its id.
 
         Options: cwd, env, title, pty, limits (Limits), sandbox (Sandbox), deadline, idle (seconds),
-        session (a name).
+        session (a name); for js and ts also inputs and engine.
         """
         work = await self._call(self._work, code, command, language, {"detached": True, **options})
         execution_id, sock = await self._call(self._engine.start, work)
@@ -136,11 +137,14 @@ class Engine:
         deadline: float | None = None,
         idle: float | None = None,
         session: str | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        engine: str = "auto",
     ) -> Snapshot:
         """Start, then wait; after `wait` seconds (30 by default) it is handed over, still running."""
         options = {
             "cwd": cwd, "env": env or {}, "title": title, "pty": pty, "limits": limits or Limits(),
             "deadline": deadline, "idle": idle, "session": session, "sandbox": sandbox,
+            "inputs": inputs, "engine": engine,
         }  # fmt: skip
         began = time.monotonic()
         work = self._work(code, command, language, options)

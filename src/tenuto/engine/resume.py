@@ -9,7 +9,7 @@ from tenuto.core.ids import short
 from tenuto.core.ports import Connection
 from tenuto.core.specs import Spec
 from tenuto.core.states import State
-from tenuto.engine.work import Options
+from tenuto.engine.work import Options, recorded_inputs
 
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
@@ -46,6 +46,7 @@ def _again(engine: BlockingEngine, execution_id: str, spec: Spec) -> Connection:
         cwd=spec.cwd, title=spec.title, pty=spec.pty, limits=spec.limits,
         deadline=spec.deadline, idle=spec.idle, detached=spec.detached, session=spec.session,
         sandbox=spec.sandbox or "none",
+        engine=spec.engine or "auto", inputs=recorded_inputs(spec),
     )  # fmt: skip
     if spec.code is not None:
         work = engine.code(spec.code, spec.language or "", options)

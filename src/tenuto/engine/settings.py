@@ -38,6 +38,8 @@ class Settings(msgspec.Struct, frozen=True):
     """How many ended executions are kept."""
     retention_size: int | None = None
     """Bytes that ended executions may take on disk."""
+    code_memory: int = 128 * 1024 * 1024
+    """Bytes of memory for code-mode, where no other limit is asked for."""
     keepers_ahead: int = 2
     """Keepers that a warm engine holds ready."""
     health_every: float = 15.0
@@ -85,6 +87,7 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "retention.age": ("retention_age", _seconds),
     "retention.count": ("retention_count", _count),
     "retention.size": ("retention_size", parse_size),
+    "limits.memory": ("code_memory", parse_size),
     "keepers.ahead": ("keepers_ahead", _count),
     "session": ("session", check_session_name),
     "health.every": ("health_every", _seconds),

@@ -199,6 +199,8 @@ def _job(pen: Pen, execution_id: str, work: Work, size: int = 0, lines: int = 0)
     if work.confinement is not None:
         job |= msgspec.to_builtins(work.confinement)
         job["env"] = job.pop("environ")
+    if work.vm is not None:
+        job["vm"] = work.vm
     try:
         return msgspec.json.encode(job)
     except UnicodeEncodeError:

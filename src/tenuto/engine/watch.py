@@ -13,7 +13,7 @@ from tenuto.core.execution import Chunk, Execution
 from tenuto.core.ports import Connection
 from tenuto.dispatch import control
 from tenuto.engine.recover import settle
-from tenuto.keeper.frames import EVENT, OUT, Frame
+from tenuto.keeper.frames import EVENT, LEVELS, OUT, Frame
 from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
 
@@ -143,7 +143,8 @@ class Watch:
 def as_chunk(frame: Frame) -> Chunk:
     """Return an output frame as callers see it."""
     stream = "out" if frame.stream == OUT else "err"
-    return Chunk(seq=frame.seq, time_ns=frame.time_ns, stream=stream, data=frame.body)
+    level = LEVELS[frame.flags] if frame.flags < len(LEVELS) else ""
+    return Chunk(seq=frame.seq, time_ns=frame.time_ns, stream=stream, data=frame.body, level=level)
 
 
 def is_output(frame: Frame) -> bool:

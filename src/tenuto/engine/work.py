@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -25,6 +25,7 @@ from tenuto.keeper.procfs import MARK
 from tenuto.stores.layout import current_folder
 
 _MOST = 2**60
+_CODE_MODE = ("js", "ts")
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -40,6 +41,8 @@ class Work(msgspec.Struct, frozen=True):
     cell: dict[str, str | None] | None = None
     """Where the session is, if this is a cell that has been given its place."""
     confinement: Confinement | None = None
+    vm: dict[str, Any] | None = None
+    """What a stem is told that becomes a code-mode VM instead of a program."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +59,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     idle: float | None = None
     detached: bool = False
     session: str | None = None
+    engine: str = "auto"
+    inputs: Mapping[str, Any] | None = None
 
 
 def command_work(argv: Sequence[str], options: Options, environ: Mapping[str, str]) -> Work:
     """Return the work for a command line."""
+    _only_plain(options)
     if not argv:
         raise InvalidInput("there is no command to run", "write it after --")
     if options.session is not None:
@@ -78,10 +84,14 @@ def code_work(
     options: Options,
     environ: Mapping[str, str],
     programs: Mapping[str, str],
+    memory: int | None = None,
 ) -> Work:
-    """Return the work for code in a language."""
+    """Return the work for code in a language; `memory` bounds code-mode where no limit is given."""
     check_text("the code", code)
     cwd = _folder(options.cwd)
+    if language in _CODE_MODE and options.session is None:
+        return _machine_work(code, language, cwd, options, environ, memory)
+    _only_plain(options)
     full = _environment(environ, options.env)
     if options.session is not None:
         return _cell_work(code, language, cwd, options, full)
@@ -130,6 +140,69 @@ def session_work(cell: Work, programs: Mapping[str, str]) -> Work:
 def session_limits(limits: Limits) -> Limits:
     """Return the limits that are the session's own; those on output hold for each cell."""
     return msgspec.structs.replace(limits, output=None, output_policy="hold")
+
+
+def _machine_work(
+    code: str,
+    language: str,
+    cwd: str,
+    options: Options,
+    environ: Mapping[str, str],
+    memory: int | None,
+) -> Work:
+    """Return the work for code-mode. The VM has no environment, so that none can be read there."""
+    from tenuto.codemode import job as codemode  # other languages start without it
+
+    if options.pty or options.env:
+        raise InvalidInput(
+            f"{language} code runs in a VM without a terminal and an environment",
+            "pass values as inputs; for a whole Node: --lang node",
+        )
+    engine = codemode.choose_engine(options.engine)
+    bound = options.limits.memory or memory or codemode.DEFAULT_MEMORY
+    limits = msgspec.structs.replace(options.limits, memory=bound)
+    wish = _sandbox(options.sandbox)
+    level = "require" if wish is not None and wish.level == "require" else "auto"
+    options = msgspec.structs.replace(options, limits=limits, sandbox="none")
+    if engine != "quickjs":
+        raise InvalidInput(f"the engine {engine} is not here yet", "leave --engine out")
+    inputs = _checked_inputs(options.inputs)
+    vm = codemode.vm_job(language, bound, inputs, level)
+    mark = {MARK: environ[MARK]} if MARK in environ else {}
+    work = _work("code", (), cwd, options, mark, language=language, code=code)
+    spec = msgspec.structs.replace(work.spec, engine=engine, inputs=inputs)
+    return Work(spec, {}, channel=True, vm=vm)
+
+
+def recorded_inputs(spec: Spec) -> Any:
+    """Return the inputs that a spec holds, as they were given."""
+    if spec.inputs is None:
+        return None
+    from tenuto.codemode import wire
+
+    return wire.from_wire(spec.inputs)
+
+
+def _checked_inputs(inputs: Mapping[str, Any] | None) -> Any:
+    if inputs is None:
+        return None
+    from tenuto.codemode import wire
+
+    try:
+        value = wire.to_wire(dict(inputs))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"the inputs cannot be passed on: {error}", "pass plain values"
+        ) from None
+    check_text("the inputs", msgspec.json.encode(value).decode())
+    return value
+
+
+def _only_plain(options: Options) -> None:
+    if options.inputs is not None or options.engine != "auto":
+        raise InvalidInput(
+            "inputs and an engine are for code-mode only", "--lang js or ts; else use --env"
+        )
 
 
 def _work(

@@ -63,7 +63,7 @@ def command_for(
     """Return the command that runs this code, its interpreter found on the execution's PATH."""
     if language not in LANGUAGES:
         raise InvalidInput(
-            f"there is no language {language!r}", f"use one of {', '.join(LANGUAGES)}"
+            f"there is no language {language!r}", f"use one of js, ts, {', '.join(LANGUAGES)}"
         )
     check_text("the code", code)
     program = interpreter(language, environ, programs or {})

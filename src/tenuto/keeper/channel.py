@@ -6,14 +6,16 @@ runner inherits the line, takes the code, and tells value, exception and whether
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import select
 import socket
 import struct
-import time
+import termios
 from collections import deque
 
-from tenuto.keeper import verdict
+from tenuto.keeper import frames, verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from tenuto.keeper.keeper import Keeper
 
 _MOST = 20 * 1024 * 1024
-_DRAIN_S = 0.2
+_WARN = frames.LEVELS.index("warn")
 
 
 class Channel:
@@ -30,7 +32,8 @@ class Channel:
 
     def __init__(self, keeper: Keeper, words: bytes, code: str | None) -> None:
         """Take what the stem is to become, if there is one, and the code for its runner."""
-        self.reading = self.confined = False
+        self.reading = self.confined = self._valued = False
+        self.limit: tuple[str, str] | None = None
         self.raised = self.raised_text = ""
         self.exec_error = keeper.child.exec_error
         self._keeper = keeper
@@ -56,7 +59,7 @@ class Channel:
     def _ready(self, mask: int) -> None:
         if mask & select.EPOLLOUT:
             self._send()
-        if mask & ~select.EPOLLOUT:
+        if mask & ~select.EPOLLOUT and not self._holding:
             self._receive()
 
     def _send(self) -> None:
@@ -102,18 +105,19 @@ class Channel:
         self._holding = holding
         self._watch()
 
-    def _receive(self) -> bool:
+    def _receive(self) -> int:
+        """Take what is there, and return how much; 0 also when the line is closed."""
         try:
             data = self._sock.recv(256 * 1024)
         except BlockingIOError:
-            return False
+            return 0
         except OSError:
             data = b""
         if not data or len(self._in) + len(data) > _MOST:
             self.close()
             if data and self._keeper.job.get("functions"):  # it would wait for an answer for ever
                 self._keeper.end_by(verdict.limit("message", f"{_MOST} bytes"))
-            return False
+            return 0
         self._in += data
         while (end := self._in.find(b"\n")) >= 0:
             line = bytes(self._in[:end])
@@ -122,7 +126,8 @@ class Channel:
                 self._take(line)
             except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
                 continue  # not of the runner's making
-        return True
+        self._keeper.hold_back()
+        return len(data)
 
     def pass_on(self, line: bytes, fds: list[int]) -> None:
         """Send a short line with descriptors to a child that waits for it, so that there is room."""
@@ -131,9 +136,15 @@ class Channel:
 
     def drain(self) -> None:
         """Take what was sent before the program ended; others may hold its line, and go on."""
-        limit = time.monotonic() + _DRAIN_S
-        while self._open and self._receive() and time.monotonic() < limit:
-            pass
+        left = self._unread() if self._open else 0
+        while self._open and left > 0 and not self._keeper.held_back:
+            size = self._receive()
+            left = left - size if size else 0
+
+    def _unread(self) -> int:
+        count = array.array("i", [0])
+        fcntl.ioctl(self._sock.fileno(), termios.FIONREAD, count)
+        return count[0]
 
     def close(self) -> None:
         """Let go of our end."""
@@ -152,29 +163,57 @@ class Channel:
         except (ValueError, TypeError, KeyError, RecursionError):
             return
         if kind == "value":
-            fields: dict[str, Any] = {k: message[k] for k in ("json", "repr") if k in message}
-            self._keeper.writer.event("value_returned", **fields)
+            self._note_value(message)
         elif kind == "raised":
-            self.raised = str(message.get("name", ""))[:200]
-            text = self.raised_text = str(message.get("message", ""))[:4096]
-            line_number = message.get("line")
-            fields = {"name": self.raised, "message": text}
-            if isinstance(line_number, int):
-                fields["line"] = line_number
-            self._keeper.writer.event("raised", **fields)
-        elif kind == "confined":
-            self.note_confined(message)
-        elif kind == "exec_failed":
-            self.exec_error = (int(message.get("errno", 0)), str(message.get("text", ""))[:1000])
+            self._note_raised(message)
+        elif kind == "log":
+            self._log(message)
         elif kind == "call":
             self._keeper.host.called(message)
+        elif kind in ("reading", "read"):
+            self.reading = kind == "reading"
+            self._keeper.input_moved()
         elif kind in ("cell_queued", "cell_started", "cell_gone", "cell_ready", "cell_done"):
             one = self._keeper.cells or self._keeper.cell
             if one is not None:
                 one.said(kind, message)
-        elif kind in ("reading", "read"):
-            self.reading = kind == "reading"
-            self._keeper.input_moved()
+        else:
+            self._take_other(kind, message)
+
+    def _take_other(self, kind: object, message: dict[str, Any]) -> None:
+        """Take what is said once, at the beginning or at the end."""
+        if kind == "confined":
+            self.note_confined(message)
+        elif kind == "limit":
+            self.limit = (str(message["resource"])[:100], str(message["bound"])[:100])
+        elif kind == "exec_failed":
+            self.exec_error = (int(message.get("errno", 0)), str(message.get("text", ""))[:1000])
+
+    def _note_value(self, message: dict[str, Any]) -> None:
+        if not self._valued:
+            self._valued = True
+            fields: dict[str, Any] = {k: message[k] for k in ("json", "repr") if k in message}
+            self._keeper.writer.event("value_returned", **fields)
+
+    def _log(self, message: dict[str, Any]) -> None:
+        """Take what was logged as output: one frame with its level, in the order it was logged."""
+        level = frames.LEVELS.index(message["level"])
+        text = str(message["text"]) + ("" if message.get("more") else "\n")
+        stream = frames.ERR if level >= _WARN else frames.OUT
+        self._keeper.take_output(stream, text.encode("utf-8", "replace"), level)
+
+    def _note_raised(self, message: dict[str, Any]) -> None:
+        if self.raised:
+            return
+        self.raised = str(message.get("name", ""))[:200] or "Error"
+        self.raised_text = str(message.get("message", ""))[:4096]
+        fields: dict[str, Any] = {"name": self.raised, "message": self.raised_text}
+        for name in ("line", "column"):
+            if type(message.get(name)) is int:
+                fields[name] = message[name]
+        if message.get("stack"):
+            fields["stack"] = str(message["stack"])[:8192]
+        self._keeper.writer.event("raised", **fields)
 
     def note_confined(self, message: dict[str, Any]) -> None:
         """Record what holds the program; only the first word counts, said before it runs."""

@@ -15,7 +15,9 @@ import resource
 import signal
 import socket
 import struct
+import sys
 import termios
+from collections.abc import Callable
 
 from tenuto.keeper import cell, cgroup, frames, linux, procfs, spawn
 from tenuto.keeper.stdin import Stdin
@@ -56,12 +58,16 @@ class Child:
         self.terminal = True
         self._theirs = self._terminal(rows, cols, echo)
 
-    def begin(self, job: dict[str, Any]) -> bool:
-        """Start the program, or a stem that waits to be told of it: then return True."""
-        # a cell, and what goes into a confinement, needs a stem
-        plain = not job.get("cell") and not job.get("confine")
+    def begin(self, job: dict[str, Any], alone: Callable[[], None]) -> bool:
+        """Start the program, or a stem that waits to be told of it: then return True.
+
+        `alone` returns once no other thread of ours can hold a lock that the stem's copy would need.
+        """
+        # a cell, a machine, and what goes into a confinement, needs a stem
+        plain = not job.get("cell") and not job.get("vm") and not job.get("confine")
         spawned = plain and spawn.AVAILABLE and self._spawn(job)
         if not spawned:
+            alone()
             self._fork()
         for fd in {self._group_fd, *self._theirs}:
             if fd >= 0:
@@ -194,7 +200,10 @@ def _be_stem(theirs: list[int], terminal: bool, join: str, keeper: int) -> NoRet
             cgroup.join(join)
         if terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        _exec(json.loads(_words()))
+        words: dict[str, Any] = json.loads(_words())
+        if words.get("vm"):
+            _be_machine(words)
+        _exec(words)
     except BaseException as error:
         code = error.errno if isinstance(error, OSError) else 0
         message = {"type": "exec_failed", "errno": code or 0, "text": str(error)[:1000]}
@@ -218,6 +227,19 @@ def _exactly(size: int) -> bytes:
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
+
+
+def load_image(module: str, paths: list[str]) -> Any:
+    """Return the module that makes machines of stems, which is not the keeper's own."""
+    sys.path += [path for path in paths if path not in sys.path]
+    __import__(module)
+    return sys.modules[module]
+
+
+def _be_machine(words: dict[str, Any]) -> None:
+    """Become a machine that runs code in this very process, instead of a program."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
+    load_image(words["vm"]["module"], words["vm"]["paths"]).run(words)
 
 
 def _exec(words: dict[str, Any]) -> None:

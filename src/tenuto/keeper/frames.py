@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 FORMAT = 1
 EVENT, OUT, ERR = 0, 1, 2
+LEVELS = ("", "debug", "log", "info", "warn", "error")  # by the flags of output
 MAX_BODY = 32 * 1024 * 1024
 INDEX_EVERY = 64 * 1024
 INDEX_FROM = 2 * INDEX_EVERY
@@ -37,15 +38,18 @@ _READ = 1024 * 1024
 class Frame:
     """One good frame, with where it stands in the file."""
 
-    __slots__ = ("body", "offset", "seq", "stream", "time_ns")
+    __slots__ = ("body", "flags", "offset", "seq", "stream", "time_ns")
 
-    def __init__(self, offset: int, stream: int, seq: int, time_ns: int, body: bytes) -> None:
-        """Take the parts as read."""
+    def __init__(
+        self, offset: int, stream: int, seq: int, time_ns: int, body: bytes, flags: int = 0
+    ) -> None:
+        """Take the parts as read; the flags of output are the level it was logged at, if it was."""
         self.offset = offset
         self.stream = stream
         self.seq = seq
         self.time_ns = time_ns
         self.body = body
+        self.flags = flags
 
     @property
     def end(self) -> int:
@@ -89,9 +93,11 @@ def read_magic(head: bytes) -> tuple[bytes, int] | None:
     return None
 
 
-def pack(magic: bytes, stream: int, seq: int, time_ns: int, body: bytes) -> tuple[bytes, bytes]:
+def pack(
+    magic: bytes, stream: int, seq: int, time_ns: int, body: bytes, flags: int = 0
+) -> tuple[bytes, bytes]:
     """Return the bytes before and after the body of a frame."""
-    header = HEADER.pack(magic, FORMAT, stream, 0, len(body), seq, time_ns)
+    header = HEADER.pack(magic, FORMAT, stream, flags, len(body), seq, time_ns)
     return header, TRAILER.pack(zlib.crc32(body, zlib.crc32(header)))
 
 
@@ -116,7 +122,7 @@ def read_one(fd: int, magic: bytes, offset: int) -> Frame | None:
     head = os.pread(fd, HEADER.size, offset)
     if len(head) < HEADER.size:
         return None
-    found, _, stream, _, length, seq, time_ns = HEADER.unpack(head)
+    found, _, stream, flags, length, seq, time_ns = HEADER.unpack(head)
     if found != magic or length > MAX_BODY:
         return None
     rest = os.pread(fd, length + TRAILER.size, offset + HEADER.size)
@@ -125,7 +131,7 @@ def read_one(fd: int, magic: bytes, offset: int) -> Frame | None:
     body = rest[:length]
     if TRAILER.pack(zlib.crc32(body, zlib.crc32(head))) != rest[length:]:
         return None
-    return Frame(offset, stream, seq, time_ns, body)
+    return Frame(offset, stream, seq, time_ns, body, flags)
 
 
 def find_magic(fd: int) -> tuple[bytes, int] | None:
@@ -221,7 +227,7 @@ class _Window:
         (checksum,) = TRAILER.unpack_from(self._data, begin + size - TRAILER.size)
         if zlib.crc32(body, zlib.crc32(self._data[begin:body_at])) != checksum:
             return None
-        return Frame(offset, head[2], head[5], head[6], body)
+        return Frame(offset, head[2], head[5], head[6], body, head[3])
 
     def next_good(self, offset: int, magic: bytes, after: int) -> Frame | None:
         """Return the first good frame after a bad place."""

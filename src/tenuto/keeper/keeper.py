@@ -65,7 +65,7 @@ class Keeper:
         self._boot = boot
         self._start = procfs.start_time(os.getpid())
         self._away: set[int] = set()  # outputs that the writer reads itself, for now
-        self._paused = False
+        self.paused = False
         self._childless = False
         self._killed_left = False
         self._status: int | None = None
@@ -91,7 +91,7 @@ class Keeper:
 
             self.held = Held(job, self)
             data = self.held.words()
-        stem = self.child.begin(job)
+        stem = self.child.begin(job, self.writer.await_rest)
         self.channel = Channel(self, data if stem else b"", job.get("code"))
         point("keeper-begun")
         self.writer.open(tape_fd, dir_fd, job)
@@ -132,8 +132,8 @@ class Keeper:
     def _woken(self) -> None:
         """Look at the writer: there may be room again, or none, or answers that waited for it."""
         self._answer()
-        if self._paused and self.writer.backlog < LOW_WATER and not self._over_quota():
-            self._paused = False
+        if self.paused and self.writer.backlog < LOW_WATER and not self._over_quota():
+            self.paused = False
             if self.waiting == "disk":
                 self.continued()
             self._watch_outputs()
@@ -141,7 +141,7 @@ class Keeper:
                 self._drain()
         if self.writer.disk_full:
             self.waiting = "disk"
-        elif self.waiting == "disk" and not self._paused:
+        elif self.waiting == "disk" and not self.paused:
             self.waiting = ""
             self.host.review()
 
@@ -150,13 +150,13 @@ class Keeper:
     def _watch_outputs(self) -> None:
         for fd in self.child.outputs:
             self.watch_output(fd)
-        self.channel.hold(self._paused)
+        self.channel.hold(self.paused)
 
     def watch_output(self, fd: int) -> None:
         """Watch for output unless paused, and on a terminal for room for what is to be typed."""
         if fd in self._away:
             return
-        mask = 0 if self._paused else select.EPOLLIN
+        mask = 0 if self.paused else select.EPOLLIN
         if fd == self.child.stdin.fd and self.child.stdin.blocked:
             mask |= select.EPOLLOUT
         if mask:
@@ -168,7 +168,7 @@ class Keeper:
         if mask & select.EPOLLOUT:
             self.child.stdin.flush()
             self.watch_output(fd)
-        if mask & ~select.EPOLLOUT and not self._paused:
+        if mask & ~select.EPOLLOUT and not self.paused:
             self._read_output(fd)
 
     def marks(self) -> dict[str, Any]:
@@ -208,18 +208,31 @@ class Keeper:
         bulk = len(data) >= _WIDEN_AT
         if bulk:
             self.child.widen(fd)
-        self.writer.output(self.child.outputs[fd], data)
+        self.take_output(self.child.outputs[fd], data)
         if self.held is not None:
             self.held.read(data)
         point("keeper-read")
+        self.hold_back()
+        if bulk and not self.paused and self._status is None and not self.limits.get("output"):
+            self._pump(fd)
+        return len(data)
+
+    def take_output(self, stream: int, data: bytes, flags: int = 0) -> None:
+        """Take output for the tape: what was read, or logged over the channel."""
+        self.writer.output(stream, data, flags)
         self.size += len(data)
         self.lines += data.count(b"\n")
         self._active()
+
+    def hold_back(self) -> None:
+        """Stop reading if the tape is behind, or its quota is used up."""
         if self.writer.backlog >= HIGH_WATER or self._over_quota():
             self._pause()
-        elif bulk and self._status is None and not self.limits.get("output"):
-            self._pump(fd)
-        return len(data)
+
+    @property
+    def held_back(self) -> bool:
+        """Nothing more is to be read for now; unless all is to end anyway."""
+        return self.paused and not self.outcome
 
     def _pump(self, fd: int) -> None:
         """Let the writer read what comes in bulk, a few megabytes at a time."""
@@ -233,10 +246,8 @@ class Keeper:
             self.size += size
             self.lines += lines
             self._active()
-            if self.writer.backlog >= HIGH_WATER:
-                self._pause()
-            else:
-                self.watch_output(fd)
+            self.watch_output(fd)
+            self.hold_back()
             if self._status is not None and not self.ended:
                 self._drain()
 
@@ -251,7 +262,7 @@ class Keeper:
 
     def _pause(self) -> None:
         """Stop reading: the program blocks on its next write, nothing is dropped."""
-        self._paused = True
+        self.paused = True
         self._watch_outputs()
         if self._over_quota():
             quota = self.limits["output"]
@@ -286,8 +297,7 @@ class Keeper:
         """Record a call of the code, or its answer, and hold the child back if the tape is behind."""
         self.writer.aside(body)
         self._quiet_since = time.monotonic()
-        if self.writer.backlog >= HIGH_WATER:
-            self._pause()
+        self.hold_back()
 
     def input_moved(self) -> None:
         """Input was sent or asked for: the program may go on."""
@@ -360,7 +370,7 @@ class Keeper:
 
     def _drain(self) -> None:
         """Take what the program wrote before it ended; others may hold its pipes much longer."""
-        if self._away or (self._paused and not self.outcome):
+        if self._away or self.held_back:
             return
         self._drain_until = self._drain_until or time.monotonic() + _DRAIN_S
         for fd in list(self.child.outputs):
@@ -372,12 +382,13 @@ class Keeper:
             ):
                 size = self._read_output(fd)
                 its_own -= size
-                if not size or (self._paused and not self.outcome):
+                if not size or self.held_back:
                     break
-        if self._paused and not self.outcome:
+        if self.held_back:
             return
         self.channel.drain()
-        if not self.ended and (self.held is None or self.held.alone(self._drain)):
+        alone = self.held is None or self.held.alone(self._drain)
+        if not self.ended and not self.held_back and alone:
             self._end()
 
     def _end(self) -> None:

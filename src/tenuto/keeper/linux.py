@@ -47,12 +47,15 @@ def fork(group_fd: int) -> tuple[int, bool]:
     """Fork, into a control group where the kernel can; return the pid and whether it is inside.
 
     Joining a group after the fork would make the kernel wait for all processors, up to 20 ms. The
-    call is made raw, so Python's own fork hooks do not run: the child may only exec or exit.
+    call is made raw, so Python is told afterwards that it is alone: a thread of ours that wanted to
+    run at that moment would be waited for in the child, where it is not.
     """
     if group_fd < 0 or _CLONE3 < 0:
         return os.fork(), False
     arguments = struct.pack("=11Q", _CLONE_INTO_CGROUP, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, group_fd)
     pid = _libc_with_gil.syscall(_CLONE3, arguments, len(arguments))
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
     return (pid, True) if pid >= 0 else (os.fork(), False)
 
 

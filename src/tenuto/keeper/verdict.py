@@ -97,12 +97,23 @@ def _of_sandbox(keeper: Keeper, code: int) -> Outcome | None:
 
 
 def _from_status(keeper: Keeper, code: int, usage: resource.struct_rusage | None) -> Outcome:
-    limits = keeper.limits
     asked = keeper.signal_asked
     if asked and code in (-asked, 128 + asked):
         return killed(asked)
     if code == 0:
         return Outcome("succeeded", "")
+    return _from_limits(keeper, code, usage) or (
+        Outcome("failed", "signal", _name(-code))
+        if code < 0
+        else Outcome("failed", "exit", f"exit code {code}")
+    )
+
+
+def _from_limits(keeper: Keeper, code: int, usage: resource.struct_rusage | None) -> Outcome | None:
+    """Return the end at a limit, if it was that."""
+    limits = keeper.limits
+    if keeper.channel.limit is not None:
+        return limit(*keeper.channel.limit)
     spent = usage.ru_utime + usage.ru_stime if usage is not None else 0.0
     cpu = limits.get("cpu")
     if cpu and (_by(code, signal.SIGXCPU) or (_by(code, signal.SIGKILL) and spent >= float(cpu))):
@@ -113,9 +124,7 @@ def _from_status(keeper: Keeper, code: int, usage: resource.struct_rusage | None
         return limit("open_files", limits["open_files"])
     if limits.get("memory") and _out_of_memory(keeper, code, usage):
         return limit("memory", f"{limits['memory']} bytes")
-    if code < 0:
-        return Outcome("failed", "signal", _name(-code))
-    return Outcome("failed", "exit", f"exit code {code}")
+    return None
 
 
 def _by(code: int, number: int) -> bool:

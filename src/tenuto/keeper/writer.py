@@ -27,11 +27,15 @@ _RESERVE = 64 * 1024
 _STEP = 4 * 1024 * 1024
 _BLOCK = 4096
 _RETRY_S = 0.25
+_THREADS = 2
+_REST_S = 0.0001
 _NO_INDEX, _GIVEN_UP = -1, -2
 _PUMP_READ = 128 * 1024  # small enough to stay in the processor's cache from read to write
 _PUMP_MOST = 4 * 1024 * 1024
 _IN_TURN = 1 << 8  # on an event's stream number: output that is held back goes first
-_ASIDE = 1 << 9  # likewise: counts as backlog, and nobody needs to be woken for it
+_ASIDE = 1 << 9  # likewise: nobody needs to be woken for it
+_FLAGS = 16  # from this bit on, the flags of a frame
+_COST = 256  # of a frame that waits, however small it is
 
 _Item = tuple[int, int, bytes]
 
@@ -49,10 +53,12 @@ class TapeWriter:
         self.fd = -1
         self.disk_full = ""
         self.finished = False
-        self._accepted = 0  # written by the loop only
-        self._noted = 0  # the same for what is noted aside
+        self._given = 0  # bytes of all frames and their cost here, written by the loop only
+        self._accepted = 0  # bytes of output, likewise
         self._pumped = 0  # these are written by the thread only
-        self._appended = self._written = 0
+        self._own = 0  # what it gave itself
+        self._written = 0
+        self._appended = 0
         self._dropped = 0  # how much of it was cleared
         self._wake = wake
         self._queue: _queue.SimpleQueue[_Item | Callable[[], None]] = _queue.SimpleQueue()
@@ -65,6 +71,8 @@ class TapeWriter:
         self._indexed = 0
         self._running = _thread.allocate_lock()
         self._running.acquire()
+        self._up = _thread.allocate_lock()
+        self._up.acquire()
         _thread.start_new_thread(self._run, ())
 
     def open(self, tape_fd: int, dir_fd: int, job: dict[str, Any]) -> None:
@@ -81,8 +89,8 @@ class TapeWriter:
 
     @property
     def backlog(self) -> int:
-        """Bytes taken but not on the tape yet, small events apart."""
-        return self._accepted + self._pumped - self._appended + self._noted - self._written
+        """Bytes taken but not on the tape yet; many small frames weigh more than they hold."""
+        return self._given + self._own - self._written
 
     @property
     def kept(self) -> int:
@@ -94,17 +102,19 @@ class TapeWriter:
         text = json.dumps({"type": kind, **fields}, separators=(",", ":"), ensure_ascii=False)
         body = text.encode("utf-8", "replace")  # half of a surrogate pair is no text
         stream = frames.EVENT | _IN_TURN if in_turn else frames.EVENT
+        self._given += len(body) + _COST
         self._queue.put((stream, time.time_ns(), body))
 
     def aside(self, body: bytes) -> None:
         """Append an event that can be large or come often, given as JSON; no follower waits for it."""
-        self._noted += len(body)
+        self._given += len(body) + _COST
         self._queue.put((frames.EVENT | _ASIDE, time.time_ns(), body))
 
-    def output(self, stream: int, data: bytes) -> None:
-        """Append what the program wrote."""
+    def output(self, stream: int, data: bytes, flags: int = 0) -> None:
+        """Append what the program wrote, or logged at a level, which is then in the flags."""
         self._accepted += len(data)
-        self._queue.put((stream, time.time_ns(), data))
+        self._given += len(data) + _COST
+        self._queue.put((stream | flags << _FLAGS, time.time_ns(), data))
 
     def pump(self, fd: int, stream: int, done: Callable[[int, int], None]) -> None:
         """Read a pipe that has plenty in the thread itself; then tell the loop how many bytes and lines.
@@ -147,7 +157,19 @@ class TapeWriter:
 
     # The thread
 
+    def await_rest(self) -> None:
+        """Return once the thread waits for work, and those of the executions before are gone.
+
+        A fork copies the locks of the C library as they are: one that a thread held in that moment
+        would never be released in the copy.
+        """
+        self._up.acquire()
+        self._up.release()
+        while len(os.listdir("/proc/self/task")) > _THREADS:
+            time.sleep(_REST_S)
+
     def _run(self) -> None:
+        self._up.release()  # from here on it holds the interpreter's lock, or nothing
         try:
             while not self.finished:
                 self._work()
@@ -189,6 +211,7 @@ class TapeWriter:
             size += len(data)
             lines += data.count(b"\n")
             self._pumped += len(data)
+            self._own += len(data) + _COST
             self._take([(stream, time.time_ns(), data)])
         self._pass_on(lambda: done(size, lines))
 
@@ -233,6 +256,7 @@ class TapeWriter:
     def _note(self, kind: str, **fields: str) -> None:
         body = json.dumps({"type": kind, **fields}, separators=(",", ":")).encode()
         item = (frames.EVENT, time.time_ns(), body)
+        self._own += len(body) + _COST
         if not self._squeeze(item):
             self._held.append(item)
 
@@ -277,17 +301,17 @@ class TapeWriter:
         buffers: list[bytes] = []
         entries: list[bytes] = []
         seq, last_ns, offset, indexed = self._seq, self._last_ns, self._offset, self._indexed
-        output = aside = 0
+        output = weight = 0
         for number, time_ns, body in batch:
-            stream = number & ~(_IN_TURN | _ASIDE)
+            stream, flags = number & 0xFF, number >> _FLAGS
             last_ns = max(last_ns, time_ns)
-            header, trailer = frames.pack(self._magic, stream, seq, last_ns, body)
+            header, trailer = frames.pack(self._magic, stream, seq, last_ns, body, flags)
             buffers += (header, body, trailer)
             if stream == frames.EVENT or offset - indexed >= frames.INDEX_EVERY:
                 entries.append(frames.pack_entry(seq, last_ns, offset, stream))
                 indexed = offset
             output += len(body) if stream != frames.EVENT else 0
-            aside += len(body) if number & _ASIDE else 0
+            weight += len(body) + _COST
             offset += frames.OVERHEAD + len(body)
             seq += 1
         point("writer-before-append")
@@ -295,12 +319,11 @@ class TapeWriter:
         point("writer-after-append")
         self._seq, self._last_ns, self._offset, self._indexed = seq, last_ns, offset, indexed
         self._index(entries)
-        if output or aside:
-            before = self.backlog
-            self._appended += output
-            self._written += aside
-            if before >= LOW_WATER > self.backlog:
-                self._wake()
+        before = self.backlog
+        self._appended += output
+        self._written += weight
+        if before >= LOW_WATER > self.backlog:
+            self._wake()
 
     def _make_room(self, end: int) -> None:
         if not self._can_reserve or end <= self._room:

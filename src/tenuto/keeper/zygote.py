@@ -20,6 +20,7 @@ import signal
 import socket
 
 from tenuto.keeper import cgroup, faults, linux, procfs
+from tenuto.keeper.child import load_image
 from tenuto.keeper.keeper import Keeper
 from tenuto.keeper.loop import catch_signals
 
@@ -35,7 +36,10 @@ _REHEARSALS = 12
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Run as `zygote FD AHEAD`: AHEAD keepers are kept forked; 0 means to become the one keeper."""
+    """Run as `zygote FD AHEAD [MODULE PATH...]`: AHEAD keepers are kept forked; 0: become the one.
+
+    MODULE makes machines of stems; what it needs is loaded once, here, for all of them.
+    """
     descriptor, ahead = int(arguments[0]), int(arguments[1])
     os.closerange(descriptor + 1, 1 << 16)  # whatever else our starter had open is not ours to hold
     os.setsid()
@@ -52,10 +56,19 @@ def main(arguments: list[str]) -> NoReturn:
     if base:
         cgroup.join(base)
         cgroup.tidy(base)
+    if ahead and arguments[2:]:
+        _load(arguments[2], arguments[3:])
     if ahead and not faults.WANTED:
         _rehearse(base, boot)
     told = _fork_keepers(jobs, ahead) if ahead else -1
     _keep(_Post(jobs, told), base, boot)
+
+
+def _load(module: str, paths: list[str]) -> None:
+    try:
+        load_image(module, paths).warm()
+    except Exception:
+        return  # the execution that needs it will say why it cannot be loaded
 
 
 def _rehearse(base: str, boot: str) -> None:

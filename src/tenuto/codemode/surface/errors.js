@@ -1,0 +1,145 @@
+// Errors as the user should see them: the lines of the user's code, and no frames of ours.
+(kit, host) => {
+  'use strict';
+  const OWN = 'tenuto:'; // the files of this folder
+  const USER = '<input>';
+  const LINES_MAX = 50;
+  kit.codeName = 'code';
+
+  const text = (value, fallback) => {
+    try {
+      return kit.toWellFormed(kit.String(value));
+    } catch {
+      return fallback;
+    }
+  };
+
+  const number = (digits) => {
+    const value = kit.Number(digits);
+    return kit.isInteger(value) && value > 0 ? value : undefined;
+  };
+
+  /** Take a line of a stack trace apart: who, and where in the user's code; undefined if not there. */
+  const place = (line) => {
+    const begin = kit.indexOf(line, `${USER}:`);
+    if (begin < 0) return undefined;
+    const rest = kit.slice(line, begin + USER.length + 1);
+    const end = kit.indexOf(rest, ')');
+    const numbers = kit.split(end < 0 ? rest : kit.slice(rest, 0, end), ':');
+    const row = number(numbers[0]);
+    let column = number(numbers[1]);
+    // What was put around and into the code moved its columns, and no line.
+    if (row !== undefined && column !== undefined) column = host.column(row, column);
+    return row === undefined ? undefined : { __proto__: null, row, column };
+  };
+
+  const makerOf = (error) => {
+    try {
+      const name = error.constructor.name;
+      return typeof name === 'string' && name !== '' ? name : '?';
+    } catch {
+      return '?';
+    }
+  };
+
+  const lines = (error) => {
+    let stack;
+    try {
+      stack = error.stack;
+    } catch {
+      return [];
+    }
+    if (typeof stack !== 'string' || stack === '') return [];
+    const all = kit.split(kit.toWellFormed(stack), '\n');
+    const kept = [];
+    for (let at = 0; at < all.length && kept.length < LINES_MAX; at++) {
+      const line = all[at];
+      if (line === '' || kit.indexOf(line, OWN) >= 0) continue;
+      kit.push(kept, line);
+    }
+    // The constructor that a class of errors is given by the language is nobody's code.
+    const made = `    at ${makerOf(error)} (`;
+    while (kept.length > 1 && kit.startsWith(kept[0], made)) {
+      for (let at = 1; at < kept.length; at++) kept[at - 1] = kept[at];
+      kept.length -= 1;
+    }
+    // What called the user's code is ours: eval itself, and the function that a cell is.
+    while (kept.length > 0 && kit.indexOf(kept[kept.length - 1], '(native)') >= 0) kept.length -= 1;
+    return kept;
+  };
+
+  const shown = (line) => {
+    const where = place(line);
+    if (where === undefined) return line;
+    const begin = kit.indexOf(line, USER);
+    const head = kit.slice(line, 0, begin);
+    const at = `${kit.codeName}:${where.row}${where.column === undefined ? '' : `:${where.column}`}`;
+    const whole = kit.indexOf(line, ')') < 0 ? head + at : `${head}${at})`;
+    return kit.replaceAll(kit.replaceAll(whole, 'at <eval> ', 'at '), `(${at})`, kit.indexOf(whole, '<eval>') < 0 ? `(${at})` : at);
+  };
+
+  /** The frames of an error that are the user's, as text. */
+  kit.cleanStack = (error) => {
+    const kept = lines(error);
+    for (let at = 0; at < kept.length; at++) kept[at] = shown(kept[at]);
+    return kit.join(kept, '\n');
+  };
+
+  /** `Name: message`, whatever was thrown. */
+  kit.errorHead = (error) => {
+    const name = kit.nameOf(error);
+    const message = kit.messageOf(error);
+    return message === '' ? name : `${name}: ${message}`;
+  };
+
+  const isError = (error) => typeof error === 'object' && error !== null && kit.classOf(error) === 'Error';
+
+  kit.nameOf = (error) => {
+    if (!isError(error)) return 'Error';
+    try {
+      return text(error.name, 'Error') || 'Error';
+    } catch {
+      return 'Error';
+    }
+  };
+
+  kit.messageOf = (error) => {
+    if (isError(error)) {
+      try {
+        return text(error.message, '');
+      } catch {
+        return '<the message of the error threw>';
+      }
+    }
+    try {
+      return typeof error === 'string' ? text(error, '') : kit.toWellFormed(kit.inspect(error));
+    } catch {
+      return `<a ${typeof error} that cannot be shown>`;
+    }
+  };
+
+  /** Whether the engine itself said that there is no memory left. */
+  kit.isOutOfMemory = (error) => {
+    try {
+      return kit.descriptor(error, 'message')?.value === 'out of memory' && error instanceof kit.InternalError;
+    } catch {
+      return false;
+    }
+  };
+
+  /** The message that tells the keeper of an uncaught error, and the text that people read. */
+  kit.raised = (error) => {
+    const name = kit.nameOf(error);
+    const message = kit.slice(kit.messageOf(error), 0, 4096);
+    const kept = isError(error) ? lines(error) : [];
+    let where;
+    for (let at = 0; at < kept.length && where === undefined; at++) where = place(kept[at]);
+    const stack = isError(error) ? kit.cleanStack(error) : '';
+    let fields = `"name":${kit.stringify(name)},"message":${kit.stringify(kit.toWellFormed(message))}`;
+    if (where !== undefined) fields += `,"line":${where.row}`;
+    if (where?.column !== undefined) fields += `,"column":${where.column}`;
+    if (stack !== '') fields += `,"stack":${kit.stringify(kit.slice(stack, 0, 8192))}`;
+    const head = isError(error) ? `Uncaught ${kit.errorHead(error)}` : `Uncaught ${message}`;
+    return { __proto__: null, fields, text: stack === '' ? head : `${head}\n${stack}` };
+  };
+};
