@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 import os
 import pty
 import signal
@@ -86,6 +87,27 @@ def test_ctrl_c_stops_reading_only(cli):
     assert process.returncode == 130
     assert f"still running: {execution_id}" in err.decode()
     assert cli.state(execution_id) == "running"
+
+
+def test_who_leaves_is_told_where_the_output_goes_on(cli):
+    execution_id = cli.start("--", "sh", "-c", "echo one; read x; echo two; exec sleep 100")
+    process = cli.popen("logs", "-f", execution_id)
+    assert process.stdout.readline() == b"one\n"
+    cli("send", execution_id, "")
+    assert process.stdout.readline() == b"two\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=50)
+    after = re.search(r"--after (\d+)", err.decode())
+    assert after is not None
+    assert cli("logs", "--after", after[1], execution_id).stdout == ""
+
+
+def test_following_from_no_lines_at_all_shows_only_what_comes(cli):
+    execution_id = cli.start("--", "sh", "-c", "echo was; read x; echo comes")
+    assert cli("wait", "--until", "was", execution_id).returncode == 0
+    process = cli.popen("logs", "-f", "-n", "0", execution_id)
+    assert cli("send", execution_id, "").returncode == 0
+    assert process.communicate(timeout=50)[0].removeprefix(b"comes\n") == b""
 
 
 def test_twenty_megabytes_come_out_whole_in_little_memory(cli):

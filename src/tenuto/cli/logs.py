@@ -44,15 +44,17 @@ def logs(args: argparse.Namespace, console: Console) -> int:
     with closing(opened()) as engine:
         execution_id = only_running(engine, args.id)
         printer = Printer(console, args.stream, args.timestamps)
-        last = args.after
+        printer.last = args.after
         try:
             for chunk in _chosen(engine, execution_id, args, since, tail):
                 printer.write(chunk)
-                last = max(last, chunk.seq)
+            if tail == 0:  # nothing of what is there: what follows begins behind it
+                seen = [chunk.seq for chunk in engine.logs(execution_id, tail=1)]
+                printer.last = max(printer.last, *seen, -1)
             if args.follow:
-                _follow(engine, execution_id, last, since, printer)
+                _follow(engine, execution_id, since, printer)
         except KeyboardInterrupt:
-            follow.say_still_running(console, engine.execution(execution_id), last + 1)
+            follow.say_still_running(console, engine.execution(execution_id), printer.last + 1)
             return exits.INTERRUPTED
         printer.finish()
         cleared = engine.execution(execution_id).cleared_upto
@@ -116,16 +118,14 @@ def _last_lines(chunks: Iterable[Chunk], tail: int) -> Iterator[Chunk]:
             yield msgspec.structs.replace(chunk, data=pieces[-1])
 
 
-def _follow(
-    engine: BlockingEngine, execution_id: str, last: int, since: int | None, printer: Printer
-) -> None:
+def _follow(engine: BlockingEngine, execution_id: str, since: int | None, printer: Printer) -> None:
     from tenuto.engine.goals import Waiting
 
     def write(chunk: Chunk) -> None:
         if since is None or chunk.time_ns > since:
             printer.write(chunk)
 
-    with engine.watch(execution_id, last) as watch:
+    with engine.watch(execution_id, printer.last) as watch:
         follow.stay(Waiting(watch, 0, early=False), write)
 
 
@@ -134,6 +134,7 @@ class Printer:
 
     def __init__(self, console: Console, stream: str | None, timestamps: bool) -> None:
         """Take what `tenuto logs` was told."""
+        self.last = -1  # the last sequence number that was seen, wanted or not
         self._console = console
         self._stream = stream
         self._timestamps = timestamps
@@ -150,6 +151,7 @@ class Printer:
 
     def write(self, chunk: Chunk) -> None:
         """Print one chunk, if its stream is wanted."""
+        self.last = max(self.last, chunk.seq)
         if self._stream not in (None, chunk.stream):
             return
         if self._console.json:
