@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from tenuto import Engine, Limits, State
+from tenuto.engine import start
 from tenuto.keeper import procfs
 
 pytestmark = pytest.mark.asyncio
@@ -56,6 +57,22 @@ async def test_what_cannot_be_executed_says_why(engine, tmp_path):
     snapshot = await engine.run(command=[str(text)])
     assert (snapshot.state, snapshot.reason, snapshot.exit_code) == (State.FAILED, "exec", 126)
     assert "Exec format error" in snapshot.detail
+
+
+@pytest.mark.promise("X12")
+async def test_a_folder_that_vanished_meanwhile_is_named(engine, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    job = start._job
+
+    def vanishing(*arguments):
+        gone.rmdir()
+        return job(*arguments)
+
+    monkeypatch.setattr(start, "_job", vanishing)
+    snapshot = await engine.run(command=["true"], cwd=str(gone))
+    assert (snapshot.state, snapshot.reason, snapshot.exit_code) == (State.FAILED, "exec", 127)
+    assert str(gone) in snapshot.detail
 
 
 @pytest.mark.promise("X4")

@@ -97,11 +97,11 @@ class Child:
             steps.limit(which, soft, hard)
         steps.execute(job["argv"], _environment(job))
         try:
-            self.pid, code = steps.run(self._group_fd)
+            self.pid, code, about = steps.run(self._group_fd)
         except OSError:  # a system that does not know the call, or forbids it
             return False
         if code:
-            self.exec_error = (code, f"{os.strerror(code)}: {job['argv'][0]!r}")
+            self.exec_error = (code, f"{os.strerror(code)}: {(about or job['argv'][0])!r}")
         return True
 
     def _fork(self) -> None:

@@ -87,6 +87,7 @@ class Steps:
     def __init__(self) -> None:
         """Begin with the child's own life: it leaves our session and dies with us."""
         self._steps: list[tuple[int, int, int, int, int, int]] = []
+        self._about: dict[int, str] = {}  # what a step is about, for whoever is told that it failed
         self._kept: list[object] = []
         self._add(_PRCTL, _PR_SET_PDEATHSIG, _SIGKILL)
         self._add(_GETPPID, wanted=os.getpid())  # or we died before the line above
@@ -122,6 +123,7 @@ class Steps:
 
     def enter(self, folder: str) -> None:
         """Change to a working directory."""
+        self._about[len(self._steps)] = folder
         self._add(_CHDIR, self._text(os.fsencode(folder)))
 
     def limit(self, which: int, soft: int, hard: int) -> None:
@@ -131,12 +133,16 @@ class Steps:
 
     def execute(self, argv: list[str], environment: dict[str, str]) -> None:
         """Become the program."""
+        self._about[len(self._steps)] = argv[0]
         words = [os.fsencode(word) for word in argv]
         pairs = [os.fsencode(f"{name}={value}") for name, value in environment.items()]
         self._add(_EXECVE, self._text(words[0]), self._texts(words), self._texts(pairs))
 
-    def run(self, group_fd: int) -> tuple[int, int]:
-        """Start the child, in a control group unless that is -1; return its pid and the errno it met."""
+    def run(self, group_fd: int) -> tuple[int, int, str]:
+        """Start the child, in a control group unless that is -1; return its pid.
+
+        With it come the errno that it met (0: none), and at what.
+        """
         assert _spawn is not None
         steps = ctypes.create_string_buffer(b"".join(_STEP.pack(*step) for step in self._steps))
         flags = _VM | _VFORK | _CLEAR_SIGHAND | (_INTO_CGROUP if group_fd >= 0 else 0)
@@ -147,5 +153,5 @@ class Steps:
         for index, step in enumerate(self._steps):
             result = _STEP.unpack_from(steps, index * _STEP.size)[5]
             if result != step[5]:
-                return pid, max(0, -result)
-        return pid, 0
+                return pid, max(0, -result), self._about.get(index, "")
+        return pid, 0, ""
