@@ -1,8 +1,8 @@
 import hashlib
 import json
-import re
 import os
 import pty
+import re
 import signal
 import subprocess
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import resource
 import signal
 from pathlib import Path
 
 import pytest
+from engine_help import PATIENCE, keeper_of, project_of, require
 
 from tenuto import Engine
 from tenuto.core.states import State
+from tenuto.keeper import procfs
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,3 +31,65 @@ async def test_signals_that_the_caller_blocks_do_not_reach_keeper_or_program(fol
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert snapshot.state is State.SUCCEEDED
     assert int(snapshot.output.split()[1], 16) & 0x7FFFFFFF == 0
+
+
+async def _waiting_keepers(engine: Engine, folder: Path) -> list[int]:
+    """Return the keepers of an engine's zygote, once every one of them waits for a job."""
+    snapshot = await engine.run(command=["true"])
+    zygote = procfs.parent(keeper_of(project_of(folder), snapshot.id))
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = procfs.children(zygote)
+            if found and all(procfs.name(pid) == procfs.IDLE_NAME for pid in found):
+                return found
+            await asyncio.sleep(0.01)  # nothing tells of it
+
+
+def _leave_room_for(pid: int, more: int) -> None:
+    """Limit the descriptors of a process to what it has and a few more."""
+    taken = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    limit = 0
+    while more:
+        more -= limit not in taken
+        limit += 1
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
+
+
+@pytest.mark.promise("X12")
+async def test_no_terminal_left_is_a_failure_with_its_reason(engine: Engine, folder: Path) -> None:
+    for pid in await _waiting_keepers(engine, folder):
+        _leave_room_for(pid, 4)  # those that come with a job, and none for a terminal
+    snapshot = await engine.run(command=["true"], pty=True)
+    assert (snapshot.state, snapshot.reason) == (State.FAILED, "exec"), snapshot
+    assert "no process could be made" in snapshot.detail
+    assert "Too many open files" in snapshot.detail
+
+
+@pytest.mark.promise("X12")
+@pytest.mark.parametrize("language", ["", "python"])
+async def test_a_limit_on_processes_is_a_failure_with_its_reason(
+    engine: Engine, folder: Path, language: str
+) -> None:
+    every = Path("/sys/fs/cgroup/pids")
+    require(os.access(every / "cgroup.procs", os.W_OK), "a control group that counts processes")
+    group = every / f"tenuto-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        keepers = await _waiting_keepers(engine, folder)
+        for pid in keepers:
+            (group / "cgroup.procs").write_text(str(pid))
+        (group / "pids.max").write_text("1")
+        if language:
+            snapshot = await engine.run("1", language=language)
+        else:
+            snapshot = await engine.run(command=["true"])
+        assert (snapshot.state, snapshot.reason) == (State.FAILED, "exec"), snapshot
+        assert "no process could be made" in snapshot.detail
+        assert "too many processes" in snapshot.hint
+    finally:
+        (group / "pids.max").write_text("max")
+        for pid in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                (every / "cgroup.procs").write_text(pid)
+        group.rmdir()

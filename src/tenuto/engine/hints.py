@@ -71,6 +71,17 @@ _BY_REASON = {
     "exec": "the program could not be started: check its path, its rights and its first line",
 }
 
+_NOT_EXECUTED: tuple[tuple[str, str], ...] = (
+    (
+        r"^no process",
+        "there are too many processes, or too little memory: end some (tenuto ps), or raise the limit",
+    ),
+    (
+        r"^(\[Errno \d+\] )?Argument list too long",
+        "its arguments and variables are too long: put them in a file, or send them to its stdin",
+    ),
+)
+
 
 def suggest(execution: Execution, last_words: str) -> str:
     """Return the next step to take, or an empty text."""
@@ -91,6 +102,10 @@ def _suggest(execution: Execution, last_words: str) -> str:
         return f"see tenuto logs {where}; run it again with: tenuto resume --force {where}"
     if ended is None or execution.state in (State.SUCCEEDED, State.KILLED, State.INTERRUPTED):
         return ""
+    if ended.reason == "exec":
+        for pattern, advice in _NOT_EXECUTED:
+            if re.search(pattern, ended.detail):
+                return advice
     if ended.reason in _BY_REASON:
         return _BY_REASON[ended.reason]
     raised = execution.raised

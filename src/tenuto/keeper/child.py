@@ -51,13 +51,6 @@ class Child:
             self._group_fd = os.open(self.group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._theirs = self._pipes()
 
-    def on_terminal(self, rows: int, cols: int, echo: bool) -> None:
-        """Give it a terminal instead of pipes."""
-        self._close_ends()
-        self.outputs.clear()
-        self.terminal = True
-        self._theirs = self._terminal(rows, cols, echo)
-
     def begin(self, job: dict[str, Any], alone: Callable[[], None]) -> bool:
         """Start the program, or a stem that waits to be told of it: then return True.
 
@@ -65,16 +58,23 @@ class Child:
         """
         # a cell, a machine, and what goes into a confinement, needs a stem
         plain = not job.get("cell") and not job.get("vm") and not job.get("confine")
-        spawned = plain and spawn.AVAILABLE and self._spawn(job)
-        if not spawned:
-            alone()
-            self._fork()
+        spawned = True
+        try:
+            if job.get("pty"):
+                self._on_terminal(job)
+            spawned = plain and spawn.AVAILABLE and self._spawn(job)
+            if not spawned:
+                alone()
+                self._fork()
+        except OSError as error:  # too many processes, no terminal left, no memory: there is no pid
+            text = f"no process could be made for it: {error.strerror}"
+            self.exec_error = (error.errno or 0, text)
         for fd in {self._group_fd, *self._theirs}:
             if fd >= 0:
                 os.close(fd)
         self._theirs, self._group_fd = [], -1
-        self.start = procfs.start_time(self.pid)
-        return not spawned
+        self.start = procfs.start_time(self.pid) if self.pid else 0
+        return not spawned and self.pid != 0
 
     def move(self, group: str) -> None:
         """Have it begin in another control group than the one that was made for it."""
@@ -108,10 +108,12 @@ class Child:
         self._open_channel()
         keeper = os.getpid()
         signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)  # what comes early is for the program
-        self.pid, inside = linux.fork(self._group_fd)
-        if self.pid == 0:
-            _be_stem(self._theirs, self.terminal, "" if inside else self.group, keeper)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
+        try:
+            self.pid, inside = linux.fork(self._group_fd)
+            if self.pid == 0:
+                _be_stem(self._theirs, self.terminal, "" if inside else self.group, keeper)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
 
     def _open_channel(self) -> None:
         if self.channel is None:
@@ -129,17 +131,22 @@ class Child:
         self.outputs[err_read] = frames.ERR
         return [in_read, out_write, err_write]
 
-    def _terminal(self, rows: int, cols: int, echo: bool) -> list[int]:
+    def _on_terminal(self, job: dict[str, Any]) -> None:
+        """Give it a terminal instead of pipes."""
         master, slave = os.openpty()
+        self._close_ends()
+        self.outputs.clear()
+        rows, cols = int(job.get("rows") or 24), int(job.get("cols") or 80)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
         modes = termios.tcgetattr(slave)
         modes[1] &= ~termios.OPOST  # output as written, no carriage returns added
-        if not echo:
+        if not job.get("echo"):
             modes[3] &= ~termios.ECHO  # what is sent is not output, unless somebody types it
         termios.tcsetattr(slave, termios.TCSANOW, modes)
         self.stdin = Stdin(master, os.fstat(slave), terminal=True)
         self.outputs[master] = frames.OUT
-        return [slave, slave, slave]
+        self.terminal = True
+        self._theirs = [slave, slave, slave]
 
     def dead(self) -> bool:
         """Tell whether it has ended; it may not be reaped yet."""

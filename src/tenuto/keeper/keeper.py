@@ -82,9 +82,6 @@ class Keeper:
         self._dir_fd = dir_fd
         self.cells = Cells(self) if job.get("session") else None
         self.cell = Cell(self) if job.get("cell") else None
-        if job.get("pty"):
-            rows, cols = int(job.get("rows") or 24), int(job.get("cols") or 80)
-            self.child.on_terminal(rows, cols, bool(job.get("echo")))
         point("keeper-taken")
         if job.get("confine"):
             from tenuto.keeper.held import Held
@@ -96,9 +93,13 @@ class Keeper:
         point("keeper-begun")
         self.writer.open(tape_fd, dir_fd, job)
         self.requests.open(dir_fd, starter)
-        self._watch_outputs()
-        if self.cell is None:
-            self.announce()
+        if self.child.pid:
+            self._watch_outputs()
+            if self.cell is None:
+                self.announce()
+        else:  # nothing ever started
+            self._status = 127 << 8
+            self._drain()
         point("keeper-announced")
 
     def run(self) -> None:
