@@ -102,12 +102,9 @@ def _suggest(execution: Execution, last_words: str) -> str:
         return f"see tenuto logs {where}; run it again with: tenuto resume --force {where}"
     if ended is None or execution.state in (State.SUCCEEDED, State.KILLED, State.INTERRUPTED):
         return ""
-    if ended.reason == "exec":
-        for pattern, advice in _NOT_EXECUTED:
-            if re.search(pattern, ended.detail):
-                return advice
     if ended.reason in _BY_REASON:
-        return _BY_REASON[ended.reason]
+        found = (advice for pattern, advice in _NOT_EXECUTED if re.search(pattern, ended.detail))
+        return next(found, _BY_REASON[ended.reason])
     raised = execution.raised
     words = f"{raised.name}: {raised.message}\n{last_words}" if raised else last_words
     for pattern, advice in _PATTERNS:
