@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from engine_help import PATIENCE, folded
 
 from tenuto import Engine, Limits, State
+from tenuto.core.states import WaitingFor
 from tenuto.engine import start
 from tenuto.keeper import procfs
 
@@ -82,9 +84,12 @@ async def test_limits_hold(engine):
     assert snapshot.value == [77, 0]
 
 
-async def test_no_descriptor_of_the_keeper_reaches_the_program(engine):
-    snapshot = await engine.run(command=["sh", "-c", "ls /proc/$$/fd | tr '\\n' ' '"])
-    assert snapshot.output.split() == ["0", "1", "2"]
+async def test_no_descriptor_of_the_keeper_reaches_the_program(engine, project):
+    execution_id = await engine.start(command=["cat"])  # a shell has a pipe of its own for a moment
+    assert (await engine.wait(execution_id, PATIENCE)).waiting_for is WaitingFor.INPUT
+    started = folded(project, execution_id).started
+    assert started is not None
+    assert sorted(os.listdir(f"/proc/{started.pid}/fd")) == ["0", "1", "2"]
 
 
 async def test_signals_have_their_default_actions_and_none_is_blocked(engine):
