@@ -18,7 +18,16 @@ from engine_help import (
 )
 from session_help import Line, Python, all_dead, processes
 
-from tenuto import Engine, Limits, Settings, Snapshot, State, UnknownExecution
+from tenuto import (
+    Engine,
+    InvalidInput,
+    Limits,
+    Sandbox,
+    Settings,
+    Snapshot,
+    State,
+    UnknownExecution,
+)
 from tenuto.stores.layout import Project
 
 pytestmark = pytest.mark.asyncio
@@ -106,9 +115,9 @@ async def test_a_cell_that_ignores_an_interrupt_is_killed_with_its_session(
         code = (
             "import signal, time\n"
             "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-            "print('up', flush=True)\n"
             "while True:\n"
             "    try:\n"
+            "        print('up', flush=True)\n"
             "        while True: time.sleep(0.01)\n"
             "    except KeyboardInterrupt:\n"
             "        print('no', flush=True)\n"
@@ -118,7 +127,7 @@ async def test_a_cell_that_ignores_an_interrupt_is_killed_with_its_session(
         _, worker = processes(project, (await host_of(engine, running)).id)
         stopped = await engine.interrupt(running)
         assert stopped.state is State.INTERRUPTED
-        assert await asyncio.to_thread(await_death, worker)
+        assert await asyncio.to_thread(await_death, worker), (await engine.wait(running)).output
         assert "no" in (await engine.wait(running)).output
         assert "is new" in (await cell.run("1")).session_note
 
@@ -168,6 +177,32 @@ async def test_a_crash_ends_the_cell_with_the_reason(
     anew = await cell.run("1")
     assert anew.value == 1
     assert "session s1 is new" in anew.session_note
+
+
+@pytest.mark.promise("X14", "S1")
+async def test_a_session_in_a_sandbox_holds_its_cells(engine: Engine, project: Project) -> None:
+    cell = Python(engine)
+    first = await cell.run("import os, time; x = 1", sandbox=Sandbox("auto", "off"))
+    if first.state is State.FAILED:
+        pytest.fail(first.output)
+    second = await cell.run("x")
+    assert second.value == 1
+    assert second.confinement is not None
+    assert second.confinement == first.confinement
+    assert second.confinement.net == "off"
+    hidden = await cell.run(f"os.listdir({project.home!r})")
+    assert hidden.state is State.FAILED or hidden.value == []
+    asks = await cell.run("input()")
+    assert asks.needs_input
+    await engine.send(asks.id, "here")
+    assert (await ended(engine, asks.id)).value == "here"
+    for code in ("while True: x = 1", "time.sleep(600)"):
+        running = await cell.start(f"print('up', flush=True)\n{code}")
+        await word(engine, running, "up")
+        assert (await engine.interrupt(running)).state is State.INTERRUPTED
+    assert await cell.value("x") == 1
+    with pytest.raises(InvalidInput, match="another sandbox"):
+        await cell.run("1", sandbox=Sandbox("auto", "on"))
 
 
 @pytest.mark.promise("X14", "S1")

@@ -140,7 +140,7 @@ def _check(engine: BlockingEngine, host: Execution, work: Work) -> None:
         if value is not None and given[limit] != value:
             text = f"its {limit} limit is {given[limit] or 'none'}, and cannot become {value}"
             raise InvalidInput(f"session {name} runs already: {text}", anew)
-    if asked.sandbox != spec.sandbox:
+    if asked.sandbox is not None and asked.sandbox != spec.sandbox:
         raise InvalidInput(f"session {name} runs already, in another sandbox or in none", anew)
     env = {variable: work.environ[variable] for variable in asked.env_names}
     status = _settled(engine, host.id, env)

@@ -54,6 +54,8 @@ class Cell:
             self._session_keeper = int(message["keeper"])
             self._worker = int(message["worker"])
             keeper.announce()
+            if message.get("confined"):
+                keeper.channel.note_confined(message["confined"], by_session=True)
         elif kind == "cell_gone":
             self.gone = message
 

@@ -38,6 +38,8 @@ class _Place:
         self.cwd = cwd
         self.number = 0
         self.running = False
+        self.begun = False
+        self.signals: list[int] = []
         self.pipes: set[tuple[int, int]] = set()
 
 
@@ -113,13 +115,21 @@ class Cells:
             self._keeper.end_by(verdict.Outcome("failed", "protocol", text))
 
     def signal(self, connection: control.Connection, number: int) -> None:
-        """Pass a signal on to what runs the cell: not to what earlier cells left running."""
+        """Pass a signal on to what runs the cell, as soon as its code runs."""
         place = self._current
         if place is None or place.connection is not connection or not place.running:
             return
-        worker = self._keeper.child.pid
-        own = [pid for pid in procfs.descendants(worker) if holds(pid, place.pipes)]
-        sweep.send([worker, *own], signal.Signals(number))
+        place.signals.append(signal.Signals(number))
+        self._signal(place)
+
+    def _signal(self, place: _Place) -> None:
+        """Reach the worker and the processes of this cell: not what earlier cells left running."""
+        if not place.begun:
+            return  # the worker would not know whom it is for
+        child = self._keeper.child.pid
+        own = [pid for pid in (child, *procfs.descendants(child)) if holds(pid, place.pipes)]
+        while place.signals:
+            sweep.send(own or [child], place.signals.pop(0))
 
     def dropped(self, connection: control.Connection) -> None:
         """See a cell go: out of the queue, or with the session if it runs."""
@@ -140,6 +150,9 @@ class Cells:
         place = self._current
         if kind == "cell_ready" and place is None:
             self._ready = True
+        elif kind == "cell_begun" and place is not None and message.get("n") == place.number:
+            place.begun = True
+            self._signal(place)
         elif kind == "cell_done" and place is not None and place.running:
             if message.get("n") != place.number:
                 return
@@ -170,5 +183,10 @@ class Cells:
         place = self._current = self._queue.popleft()
         self._number += 1
         place.number = self._number
-        turn = {"keeper": os.getpid(), "worker": self._keeper.child.pid, "n": place.number}
+        turn = {
+            "keeper": os.getpid(),
+            "worker": self._keeper.child.pid,
+            "n": place.number,
+            "confined": self._keeper.channel.confined,
+        }
         place.connection.reply(ok=True, turn=turn)

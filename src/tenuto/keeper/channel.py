@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _MOST = 20 * 1024 * 1024
 _WARN = frames.LEVELS.index("warn")
+_OF_CELLS = (
+    "cell_queued", "cell_started", "cell_gone",  # from a cell's stem
+    "cell_ready", "cell_begun", "cell_done",  # from a session's worker
+)  # fmt: skip
 
 
 class Channel:
@@ -32,8 +36,9 @@ class Channel:
 
     def __init__(self, keeper: Keeper, words: bytes, code: str | None) -> None:
         """Take what the stem is to become, if there is one, and the code for its runner."""
-        self.reading = self.confined = self._valued = False
+        self.reading = self._valued = False
         self.limit: tuple[str, str] | None = None
+        self.confined: dict[str, Any] | None = None
         self.raised = self.raised_text = ""
         self.exec_error = keeper.child.exec_error
         self._keeper = keeper
@@ -173,7 +178,7 @@ class Channel:
         elif kind in ("reading", "read"):
             self.reading = kind == "reading"
             self._keeper.input_moved()
-        elif kind in ("cell_queued", "cell_started", "cell_gone", "cell_ready", "cell_done"):
+        elif kind in _OF_CELLS:
             one = self._keeper.cells or self._keeper.cell
             if one is not None:
                 one.said(kind, message)
@@ -215,15 +220,15 @@ class Channel:
             fields["stack"] = str(message["stack"])[:8192]
         self._keeper.writer.event("raised", **fields)
 
-    def note_confined(self, message: dict[str, Any]) -> None:
+    def note_confined(self, message: dict[str, Any], by_session: bool = False) -> None:
         """Record what holds the program; only the first word counts, said before it runs."""
         job = self._keeper.job
-        if self.confined or not (job.get("confine") or job.get("vm")):
+        if self.confined or not (job.get("confine") or job.get("vm") or by_session):
             return  # nobody put it anywhere: that is the program's own idea
-        self.confined = True
         fields: dict[str, Any] = {"level": str(message["level"])[:200]}
         fields["missing"] = [str(one)[:400] for one in message.get("missing") or ()][:50]
         for name in ("net", "scratch"):
             if message.get(name):
                 fields[name] = str(message[name])[:4096]
+        self.confined = fields
         self._keeper.writer.event("confined", **fields)

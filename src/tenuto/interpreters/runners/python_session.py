@@ -61,6 +61,7 @@ class Session:
         self.cell_channel: program.Channel | None = None
         self.runner: Any = None
         self.features = 0
+        self.number = 0
         self.on_interrupt: Any = _signal.default_int_handler
         _signal.signal(_signal.SIGINT, ignore)
         module = type(sys)("__main__")
@@ -114,6 +115,7 @@ class Session:
 
     def _cell(self, message: dict[str, Any], descriptors: list[int]) -> int:
         """Run a cell with its descriptors in place of ours, and return its exit code."""
+        self.number = message["n"]
         channel = self.cell_channel = program.Channel(descriptors[3], ends_at_fork=False)
         for target in (0, 1, 2):
             os.dup2(descriptors[target], target)
@@ -148,6 +150,7 @@ class Session:
         try:
             try:
                 _signal.signal(_signal.SIGINT, self.on_interrupt)
+                self.channel.send({"type": "cell_begun", "n": self.number})
                 if cwd:
                     os.chdir(cwd)
                 self._execute(code, filename)
