@@ -62,6 +62,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     created_ns: int = 0
     started_ns: int | None = None
     ended_ns: int | None = None
+    changed_ns: int = 0
+    """When its state last changed."""
     duration_s: float = 0.0
     output_bytes: int = 0
     output_lines: int = 0
@@ -255,6 +257,7 @@ class Execution:
             created_ns=self.created_ns,
             started_ns=self.started_ns,
             ended_ns=self.ended_ns,
+            changed_ns=self.transitions[-1].time_ns if self.transitions else self.created_ns,
             duration_s=max(0, (self.ended_ns or now_ns) - begin) / 1e9 if begin else 0.0,
             left_behind=self.left_behind,
             usage=ended.usage,

@@ -138,7 +138,7 @@ class BlockingEngine:
         if not execution.live:
             self.note_end(execution)
         elif waiting.matched is None:
-            self._gave_up(execution, waited_s)
+            self.gave_up(execution, waited_s)
         return self.found(waiting)
 
     def note_end(self, execution: Execution) -> None:
@@ -158,7 +158,8 @@ class BlockingEngine:
             damaged=waiting.watch.damaged,
         )
 
-    def _gave_up(self, execution: Execution, waited_s: float) -> None:
+    def gave_up(self, execution: Execution, waited_s: float) -> None:
+        """Record that a caller left: from here on it counts as async."""
         if execution.is_async:
             return
         execution.is_async = True

@@ -6,10 +6,12 @@ import asyncio
 import builtins
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from tenuto.codemode.job import image_words
 from tenuto.codemode.registry import Functions
@@ -20,10 +22,12 @@ from tenuto.core.specs import Limits, Sandbox, SandboxLevel
 from tenuto.core.states import State
 from tenuto.dispatch.launch import ZygoteLauncher
 from tenuto.engine import sessions
+from tenuto.engine.bell import Bell
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.goals import Waiting
 from tenuto.engine.health import Check, examine
 from tenuto.engine.hosting import Hosting
+from tenuto.engine.places import cursor_since
 from tenuto.engine.reports import Report, report
 from tenuto.engine.retention import Cleaned, clean, clean_by_settings
 from tenuto.engine.sessions import Session
@@ -33,6 +37,7 @@ from tenuto.engine.work import Options, Work
 from tenuto.stores.layout import current_folder, find_project
 
 _T = TypeVar("_T")
+Heard = Callable[[Waiting], Awaitable[float]]
 _THREADS = 8
 
 
@@ -89,6 +94,11 @@ class Engine:
         """The settings in force."""
         return self._engine.settings
 
+    @property
+    def home(self) -> str:
+        """The project's state folder."""
+        return self._engine.project.home
+
     async def _call(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Run what may block in a thread of ours."""
         loop = asyncio.get_running_loop()
@@ -109,14 +119,16 @@ class Engine:
         *,
         command: Sequence[str] | None = None,
         language: str | None = None,
+        execution_id: str = "",
         **options: Any,
     ) -> str:
-        """Start code in a language, or a command, and return its id.
+        """Start code in a language, or a command, and return its id (a new one unless given).
 
         Options: cwd, env, title, pty, limits (Limits), sandbox (Sandbox), deadline, idle (seconds),
         session (a name); for js and ts also inputs and engine.
         """
         work = await self._call(self._work, code, command, language, {"detached": True, **options})
+        work = msgspec.structs.replace(work, execution_id=execution_id)
         execution_id, sock = await self._call(self._engine.start, work)
         sock.close()
         return execution_id
@@ -203,23 +215,57 @@ class Engine:
         *,
         until: str | None = None,
         after: int = -1,
+        heard: Heard | None = None,
     ) -> Snapshot:
-        """Wait for the end, a text or /regex/ in the output, or for someone being waited for."""
+        """Wait for the end, a text or /regex/ in the output, or for someone being waited for.
+
+        `heard` is told of what was gathered meanwhile, and says after how many seconds again.
+        """
         whole = await self._call(self._engine.resolve, execution_id)
         watch = await self._call(self._engine.watch, whole, after)
-        return await self._wait(watch, up_to, until, time.monotonic())
+        return await self._wait(watch, up_to, until, time.monotonic(), heard)
+
+    async def read(
+        self, execution_id: str, *, after: int = -1, since: str | None = None
+    ) -> Snapshot:
+        """Return an execution with its output so far, as much as one answer holds, and the cursor."""
+        whole = await self._call(self._engine.resolve, execution_id)
+        if since is not None:
+            after = await self._call(cursor_since, self._engine, whole, since)
+        with await self._call(self._engine.watch, whole, after) as watch:
+            waiting = Waiting(watch, self.settings.output_inline, early=False)
+            while not waiting.take(await self._look(watch)) and watch.more:
+                pass
+            return await self._call(self._engine.found, waiting)
+
+    async def detach(self, execution_id: str, waited_s: float = 0.0) -> None:
+        """Record that a caller left it running: from here on it counts as async."""
+
+        def note() -> None:
+            execution = self._engine.execution(execution_id)
+            if execution.live:
+                self._engine.gave_up(execution, waited_s)
+
+        await self._call(note)
 
     async def _wait(
-        self, watch: Watch, up_to: float | None, until: str | None, began: float
+        self,
+        watch: Watch,
+        up_to: float | None,
+        until: str | None,
+        began: float,
+        heard: Heard | None = None,
     ) -> Snapshot:
         limit = began + (self.settings.wait if up_to is None else up_to)
         with watch:
             waiting = Waiting(watch, self.settings.output_inline, until)
-            with _Bell(watch) as bell:
+            with Bell(watch) as bell:
                 while not waiting.take(await self._look(watch)):
                     left = limit - time.monotonic()
                     if left <= 0:
                         break
+                    if heard is not None:
+                        left = min(left, await heard(waiting))
                     await bell.sleep(left)
             if watch.execution.live:
                 return await self._call(self._engine.conclude, waiting, time.monotonic() - began)
@@ -243,7 +289,7 @@ class Engine:
                         yield as_chunk(frame)
                 if watch.over:
                     return
-                with _Bell(watch) as bell:  # not while the caller has the chunk
+                with Bell(watch) as bell:  # not while the caller has the chunk
                     await bell.sleep(None)
 
     async def logs(
@@ -371,51 +417,3 @@ class Engine:
                     await self._call(zygote.renew)
                 if await self._call(self._engine.index.live):
                     await self.health()
-
-
-class _Bell:
-    """Wakes a coroutine when a watch has news; its descriptor stays registered between the naps."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        watch.before_close = self._let_go
-        self._loop = asyncio.get_running_loop()
-        self._fd = -1
-        self._nap: asyncio.Future[None] | None = None
-
-    async def sleep(self, at_most: float | None) -> None:
-        """Sleep until there is news, or for so long."""
-        bounds = [bound for bound in (at_most, self._watch.pause) if bound is not None]
-        timeout = min(bounds) if bounds else None
-        fd = self._watch.fileno()
-        if fd < 0:
-            await asyncio.sleep(timeout or 0)
-            return
-        if fd != self._fd:
-            self._let_go()
-            self._fd = fd
-            self._loop.add_reader(fd, self._ring)
-        self._nap = self._loop.create_future()
-        timer = None if timeout is None else self._loop.call_later(timeout, self._ring)
-        try:
-            await self._nap
-        finally:
-            self._nap = None
-            if timer is not None:
-                timer.cancel()
-
-    def _ring(self) -> None:
-        if self._nap is not None and not self._nap.done():
-            self._nap.set_result(None)
-
-    def __enter__(self) -> _Bell:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Forget the descriptor, before it is closed."""
-        if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
-            self._fd = -1

@@ -32,6 +32,8 @@ class Settings(msgspec.Struct, frozen=True):
     """What happens at the quota: the writer is held back, or the execution fails."""
     output_inline: int = 1024 * 1024
     """Bytes of output given with one answer; the cursor tells where to go on."""
+    mcp_output: int = 32 * 1024
+    """Bytes of output given with one answer over MCP; the cursor tells where to go on."""
     retention_age: float | None = None
     """Seconds after which ended executions are cleaned."""
     retention_count: int | None = None
@@ -84,6 +86,7 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "output.quota": ("output_quota", parse_size),
     "output.policy": ("output_policy", lambda v: _one_of(v, ("hold", "fail"))),
     "output.inline": ("output_inline", parse_size),
+    "mcp.output": ("mcp_output", parse_size),
     "retention.age": ("retention_age", _seconds),
     "retention.count": ("retention_count", _count),
     "retention.size": ("retention_size", parse_size),

@@ -49,7 +49,7 @@ class Starter:
 
     def start(self, work: Work) -> tuple[str, Connection]:
         """Return the id and a connection that watches, once a keeper has taken the work over."""
-        execution_id = new_id()
+        execution_id = work.execution_id or new_id()
         work = held(work, execution_id, self._project)
         spec = msgspec.structs.replace(work.spec, limits=self._with_quota(work.spec.limits))
         row = Row(

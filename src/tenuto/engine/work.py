@@ -43,6 +43,8 @@ class Work(msgspec.Struct, frozen=True):
     confinement: Confinement | None = None
     vm: dict[str, Any] | None = None
     """What a stem is told that becomes a code-mode VM instead of a program."""
+    execution_id: str = ""
+    """The id it is to have, where someone had to know it before; else a new one."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

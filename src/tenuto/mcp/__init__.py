@@ -1,0 +1,1 @@
+"""The MCP server: executions for every client that speaks the protocol, over stdio and HTTP."""

@@ -1,0 +1,129 @@
+"""What the SDK says to a client's first questions, said without it. A test holds the two together.
+
+Only questions of the most ordinary form are answered; everything else is left to the SDK.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, cast
+
+from tenuto import __version__
+from tenuto.mcp import catalogue
+
+HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+MODERN_VERSION = "2026-07-28"
+_META = "io.modelcontextprotocol/"
+_INFO = {"name": "tenuto", "version": __version__}
+
+
+class Greeter:
+    """Answers the first questions of one client."""
+
+    def __init__(self) -> None:
+        """Begin before the handshake."""
+        self._version = ""
+
+    def answer(self, message: Any) -> dict[str, Any] | None:
+        """Return the result for an ordinary first question, or None to leave it to the SDK."""
+        if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":  # pyright: ignore
+            return None
+        request = cast("dict[str, Any]", message)
+        number = request.get("id")
+        params: Any = request.get("params", {})
+        whole = isinstance(number, (int, str)) and not isinstance(number, bool)
+        if not whole or not isinstance(params, dict):
+            return None
+        method, given = request.get("method"), cast("dict[str, Any]", params)
+        if method == "initialize":
+            return self._initialize(given)
+        return (_handshake_era if self._version else _modern_era)(method, given)
+
+    def _initialize(self, params: dict[str, Any]) -> dict[str, Any] | None:
+        version, client = params.get("protocolVersion"), params.get("clientInfo")
+        if self._version or version not in HANDSHAKE_VERSIONS or not _is_client(client):
+            return None
+        if params.get("capabilities") != {} and not _are_capabilities(params.get("capabilities")):
+            return None
+        self._version = str(version)
+        return {
+            "protocolVersion": version,
+            "capabilities": {
+                "logging": {},
+                "resources": {"subscribe": True, "listChanged": False},
+                "tools": {"listChanged": False},
+            },
+            "serverInfo": _INFO,
+            "instructions": catalogue.INSTRUCTIONS,
+        }
+
+
+def _handshake_era(method: object, params: dict[str, Any]) -> dict[str, Any] | None:
+    if set(params) - {"_meta"} or not isinstance(params.get("_meta", {}), dict):
+        return None
+    if any(key.startswith(_META) for key in params.get("_meta", {})):
+        return None
+    if method == "tools/list":
+        return {"tools": _tools()}
+    return {} if method == "ping" else None
+
+
+def _modern_era(method: object, params: dict[str, Any]) -> dict[str, Any] | None:
+    meta: Any = params.get("_meta")
+    if set(params) != {"_meta"} or not isinstance(meta, dict):
+        return None
+    if meta.get(_META + "protocolVersion") != MODERN_VERSION:  # pyright: ignore
+        return None
+    capabilities: Any = meta.get(_META + "clientCapabilities")  # pyright: ignore
+    client: Any = meta.get(_META + "clientInfo")  # pyright: ignore
+    ordinary = client is None or _is_client(client)
+    if not ordinary or (capabilities != {} and not _are_capabilities(capabilities)):
+        return None
+    common = {
+        "resultType": "complete",
+        "ttlMs": 300_000,
+        "cacheScope": "public",
+        "_meta": {_META + "serverInfo": _INFO},
+    }
+    if method == "tools/list":
+        return {**common, "tools": _tools()}
+    if method == "server/discover":
+        return {
+            **common,
+            "supportedVersions": [MODERN_VERSION],
+            "capabilities": {
+                "logging": {},
+                "resources": {"subscribe": True, "listChanged": True},
+                "tools": {"listChanged": True},
+                "extensions": {catalogue.TASKS: {}},
+            },
+            "instructions": catalogue.INSTRUCTIONS,
+        }
+    return None
+
+
+def _is_client(client: Any) -> bool:
+    if not isinstance(client, dict):
+        return False
+    known = cast("dict[str, Any]", client)
+    names = (known.get("name"), known.get("version"))
+    return all(isinstance(one, str) for one in names) and "icons" not in known
+
+
+def _are_capabilities(given: Any) -> bool:
+    """Tell whether a client's capabilities are an object of objects, as they should be."""
+    return isinstance(given, dict) and all(
+        isinstance(one, dict)
+        for one in given.values()  # pyright: ignore
+    )
+
+
+def _tools() -> list[dict[str, Any]]:
+    """Return the tools with the size at which this project's answers are cut."""
+    from tenuto.core.quantities import brief_size
+    from tenuto.engine.settings import load_settings
+    from tenuto.stores.layout import current_folder, find_project
+
+    project = find_project(current_folder(), os.environ)
+    settings, _ = load_settings(project.root, os.environ)
+    return catalogue.tools(brief_size(max(settings.mcp_output, catalogue.LEAST_OUTPUT)))

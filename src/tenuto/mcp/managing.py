@@ -1,0 +1,154 @@
+"""Tools that manage: list, kill, interrupt, status, and the actions of `execute`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenuto.core.errors import InvalidInput
+from tenuto.core.execution import Snapshot
+from tenuto.core.quantities import brief_duration
+from tenuto.mcp import replies
+from tenuto.mcp.arguments import Arguments
+from tenuto.mcp.reading import history, send_input
+from tenuto.mcp.replies import Reply
+
+if TYPE_CHECKING:
+    from tenuto.mcp.service import Caller, Service
+
+_RECENT = 10
+
+
+async def manage(service: Service, action: str, given: Arguments, caller: Caller) -> Reply:
+    """Do what `action` asks for."""
+    execution_id = given.get("executionId")
+    if action == "list_async_executions":
+        return await list_async(service)
+    if action == "kill" and execution_id is None:
+        return await kill_all(service)
+    if execution_id is None:
+        raise InvalidInput(
+            f"executionId is required for the action {action}",
+            'see the ids with execute(action="list_async_executions")',
+        )
+    renamed = given.renamed(executionId="execution_id", stdinData="text")
+    if action == "kill":
+        return await kill(service, renamed, caller)
+    if action == "send_stdin":
+        if given.get("stdinData") is None and not given.get("eof"):
+            raise InvalidInput("stdinData is required for send_stdin", "or eof: true")
+        return await send_input(service, renamed, caller)
+    if action == "clear_history":
+        return await clear(service, execution_id, given.get("clearHistory", True))
+    return await history(service, action, execution_id, given)
+
+
+async def clear(service: Service, execution_id: str, really: bool) -> Reply:
+    """Drop an execution's output, or only say how much there is."""
+    if not really:
+        snapshot = await service.engine.show(execution_id)
+        text = f"Nothing cleared: execution {snapshot.id} has {snapshot.output_lines} lines."
+        return Reply(text, {"message": text, **replies.facts(snapshot)})
+    snapshot = await service.engine.clear(execution_id)
+    text = f"Output history of execution {snapshot.id} cleared; its record says so."
+    return Reply(text, {"message": text, **replies.facts(snapshot)})
+
+
+async def list_executions(service: Service, given: Arguments, caller: Caller) -> Reply:
+    """List executions."""
+    del caller
+    which, most = given.get("which", "running"), given.get("limit", 50)
+    found = await service.engine.list(
+        running=which == "running",
+        only_async=which == "async",
+        text=given.get("text", ""),
+        most=most,
+    )
+    return _listing(found, f"{which} executions".capitalize())
+
+
+async def list_async(service: Service) -> Reply:
+    """List what runs, and what was handed over and ended lately."""
+    live = await service.engine.list(running=True, most=200)
+    ended = [one for one in await service.engine.list(only_async=True, most=50) if one.done]
+    if not live and not ended:
+        text = "No async executions currently running"
+        return Reply(text, {"message": text, "executions": []})
+    return _listing([*live, *ended[:_RECENT]], "Async Executions")
+
+
+async def kill(service: Service, given: Arguments, caller: Caller) -> Reply:
+    """End one, verified."""
+    del caller
+    name = given.get("signal") or "KILL"
+    snapshot = await service.engine.kill(given.get("execution_id"), signal=name)
+    service.changed()
+    if snapshot.done:
+        text = f"Execution {snapshot.id} is {snapshot.state}: all its processes are gone."
+    else:
+        text = f"Sent {name} to execution {snapshot.id}; it is {snapshot.state}."
+    return Reply(text, {"message": text, **replies.facts(snapshot)})
+
+
+async def kill_all(service: Service) -> Reply:
+    """End everything of this project."""
+    killed = await service.engine.kill_all()
+    service.changed()
+    ids = [one.id for one in killed]
+    text = f"Killed {len(ids)} executions: {', '.join(ids)}" if ids else "Nothing was running."
+    return Reply(text, {"message": text, "killed": ids})
+
+
+async def interrupt(service: Service, given: Arguments, caller: Caller) -> Reply:
+    """Ask one to stop, and insist."""
+    del caller
+    snapshot = await service.engine.interrupt(given.get("execution_id"))
+    service.changed()
+    text = f"Execution {snapshot.id} is {snapshot.state}. Its output is kept."
+    return Reply(text, {"message": text, **replies.facts(snapshot)})
+
+
+async def status(service: Service, given: Arguments, caller: Caller) -> Reply:
+    """Tell how the engine is, or one execution."""
+    del caller
+    execution_id = given.get("execution_id")
+    if execution_id is not None:
+        snapshot = await service.engine.show(execution_id)
+        known = replies.facts(snapshot)
+        lines = [f"{key}: {value}" for key, value in known.items()]
+        return Reply("\n".join(lines), known)
+    health, report = await asyncio.gather(service.engine.health(), service.engine.report())
+    wrong = [check for check in health if not check.ok]
+    lines = [f"Health: {'in order' if not wrong else f'{len(wrong)} problems'}"]
+    lines += [f"- {one.name}: {one.detail}. {one.hint}".rstrip() for one in wrong or health]
+    counts = ", ".join(f"{number} {state}" for state, number in sorted(report.counts.items()))
+    lines.append(f"Executions: {counts or 'none yet'}")
+    data = {
+        "healthy": not wrong,
+        "health": [msgspec.to_builtins(one) for one in health],
+        "counts": report.counts,
+        "settings": {"wait": service.engine.settings.wait, "output_cut_at": service.limit},
+    }
+    return Reply("\n".join(lines), data)
+
+
+async def composed(service: Service, given: Arguments, caller: Caller) -> Reply:
+    """Saved pieces of code."""
+    del service, given, caller
+    raise InvalidInput(
+        "composed tools are not part of this version", "run the code with execute(code=…)"
+    )
+
+
+def _listing(found: list[Snapshot], title: str) -> Reply:
+    lines = [
+        f"- Execution {one.id}: {replies.state_words(one)}, Started "
+        f"{replies.facts(one)['started_at']}, Duration: {brief_duration(one.duration_s)}, "
+        f"{one.output_lines} lines: {one.title[:60]}"
+        for one in found
+    ]
+    text = f"{title} ({len(found)}):\n\n" + ("\n".join(lines) or "(none)")
+    return Reply(text, {"message": f"{title}: {len(found)}",
+                        "executions": [replies.facts(one) for one in found]})  # fmt: skip

@@ -1,0 +1,241 @@
+"""The tools' work: what was asked, checked, done by the engine, answered. Knows no SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from tenuto.core.errors import InvalidInput, TenutoError, UnknownExecution
+from tenuto.core.execution import Snapshot
+from tenuto.core.ids import new_id
+from tenuto.core.quantities import brief_size, parse_duration, parse_size
+from tenuto.core.specs import Limits
+from tenuto.engine.engine import Engine
+from tenuto.engine.redact import Redactor
+from tenuto.engine.reports import Report
+from tenuto.mcp import catalogue, keys, managing, reading, replies
+from tenuto.mcp.arguments import Arguments, checked
+from tenuto.mcp.hearing import Hearing
+from tenuto.mcp.pages import Cursor, Page, page_of
+from tenuto.mcp.replies import Reply
+
+_REPORT_AGE_S = 0.25
+_LAST_LINES = 10
+_LAST_BYTES = 2048
+_LIMITS: dict[str, Callable[[Any], Any]] = {
+    "memory": parse_size,
+    "file_size": parse_size,
+    "output": parse_size,
+    "cpu": parse_duration,
+}
+
+
+class Caller(Protocol):
+    """Whoever made a request, as far as the tools care."""
+
+    async def progress(self, message: str) -> None:
+        """Tell how far it is; does nothing for a client that did not ask."""
+        ...
+
+
+Call = Callable[["Service", Arguments, Caller], Awaitable[Reply]]
+
+
+class Service:
+    """Answers tool calls for one project."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Take an open engine."""
+        self.engine = engine
+        self.limit = max(engine.settings.mcp_output, catalogue.LEAST_OUTPUT)
+        self.tools = catalogue.tools(brief_size(self.limit))
+        self.redactor = Redactor(os.environ)
+        self._report: tuple[float, asyncio.Task[Report]] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._calls: dict[str, Call] = {
+            "execute": Service._execute,
+            "output": reading.output,
+            "send_input": reading.send_input,
+            "list": managing.list_executions,
+            "kill": managing.kill,
+            "engine_status": managing.status,
+            "engine_interrupt": managing.interrupt,
+            "composed_tools": managing.composed,
+        }
+
+    def knows(self, name: str) -> bool:
+        """Tell whether there is such a tool."""
+        return name in self._calls
+
+    async def call(self, name: str, arguments: dict[str, Any], caller: Caller) -> Reply:
+        """Answer one call; whatever the caller did wrong is an answer too."""
+        try:
+            reply = await self._calls[name](self, checked(name, arguments, self.tools), caller)
+        except TenutoError as error:
+            reply = replies.refused(error)
+        return await self._completed(reply)
+
+    async def _completed(self, reply: Reply) -> Reply:
+        """Add the running list, and take known secrets out."""
+        running = (await self._running()).running
+        if "ended_at" in reply.data:  # the look may be a moment older than the answer
+            running = tuple(one for one in running if one.id != reply.data["execution_id"])
+        text, data = replies.listed(running)
+        whole = {**reply.data, "running": data}
+        clean: Any = self.redactor.data(whole)
+        return msgspec.structs.replace(
+            reply, text=self.redactor.text(f"{reply.text}\n\n{text}"), data=clean
+        )
+
+    async def _running(self) -> Report:
+        """Return what runs; answers given at the same moment share one look."""
+        now = time.monotonic()
+        if self._report is None or self._report[0] < now - _REPORT_AGE_S:
+            self._report = (now, asyncio.create_task(self.engine.report()))
+        return await asyncio.shield(self._report[1])
+
+    def changed(self) -> None:
+        """Forget the list: what runs is another now."""
+        self._report = None
+
+    # Run
+
+    async def _execute(self, given: Arguments, caller: Caller) -> Reply:
+        if given.get("code") is None and given.get("command") is None:
+            action = given.get("action")
+            if action is None:
+                raise InvalidInput(
+                    "No code provided. Either provide code to execute, or use an action "
+                    "parameter for management tasks.",
+                    'execute(code="1 + 1"), or execute(action="list_async_executions")',
+                )
+            return await managing.manage(self, action, given, caller)
+        wait = self.wait_of(given.get("wait"))
+        began = time.monotonic()
+        key = given.get("idempotencyKey")
+        if key is None:
+            execution_id = await self._begin(given, new_id())
+        else:
+            execution_id = await self._begin_once(given, key)
+        return await self.attend(execution_id, wait, caller, began)
+
+    async def _begin_once(self, given: Arguments, key: str) -> str:
+        same = {
+            name: given.get(name) for name in ("code", "command", "language", "workingDirectory")
+        }
+        work = msgspec.json.encode(same, order="deterministic").decode()
+        folder = os.path.join(self.engine.home, "mcp-keys")
+        async with keys.hold(folder, key, work) as keyed:
+            if keyed.execution_id:
+                try:
+                    return (await self.engine.show(keyed.execution_id)).id
+                except UnknownExecution:
+                    pass  # it never started, or was cleaned
+            execution_id = new_id()
+            keyed.name(execution_id)
+            return await self._begin(given, execution_id)
+
+    async def _begin(self, given: Arguments, execution_id: str) -> str:
+        options: dict[str, Any] = {
+            "cwd": given.get("workingDirectory"),
+            "env": given.get("env") or {},
+            "limits": _limits(given.get("limits") or {}),
+            "deadline": _seconds(given.get("deadline")),
+            "idle": _seconds(given.get("idle")),
+            "detached": given.get("wait") in (0, "0"),
+        }
+        for name in ("session", "sandbox"):
+            if given.get(name) is not None:
+                options[name] = given.get(name)
+        code, command = given.get("code"), given.get("command")
+        if code is not None and command is not None:
+            raise InvalidInput("both code and a command are given", "give one of them")
+        language = None if code is None else given.get("language") or "js"
+        starting = asyncio.ensure_future(
+            self.engine.start(
+                code, command=command, language=language, execution_id=execution_id, **options
+            )
+        )
+        self.changed()
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._leave(execution_id, 0.0, starting)
+            raise
+
+    def wait_of(self, given: object) -> float:
+        """Return how many seconds to wait: as asked, or as the settings say."""
+        return self.engine.settings.wait if given is None else parse_duration(given)
+
+    async def attend(self, execution_id: str, wait: float, caller: Caller, began: float) -> Reply:
+        """Wait for an execution that this call is about, and answer with its end or a handover."""
+        hearing = Hearing(self.engine, execution_id, caller, self.redactor)
+        try:
+            left = max(0.0, wait - (time.monotonic() - began))
+            snapshot = await self.engine.wait(execution_id, left, heard=hearing)
+        except asyncio.CancelledError:
+            self._leave(execution_id, time.monotonic() - began)
+            raise
+        self.changed()
+        if snapshot.done:
+            return replies.finished(snapshot, await self.page(snapshot, Cursor(), False))
+        waited = time.monotonic() - began
+        page = await self.page(snapshot, Cursor(), True)
+        return replies.handed_over(snapshot, page, waited)
+
+    async def ended(self, execution_id: str) -> Reply:
+        """Answer with an execution that has ended, as a call that waited for it would have."""
+        snapshot = await self.engine.read(execution_id)
+        page = await self.page(snapshot, Cursor(), False)
+        return await self._completed(replies.finished(snapshot, page))
+
+    def _leave(
+        self, execution_id: str, waited_s: float, starting: asyncio.Future[str] | None = None
+    ) -> None:
+        """Act on a cancel or a disconnect: the work goes on, unless the settings say kill."""
+
+        async def leave() -> None:
+            try:
+                if starting is not None:
+                    await starting
+                if self.engine.settings.on_cancel == "kill":
+                    await self.engine.kill(execution_id)
+                else:
+                    await self.engine.detach(execution_id, waited_s)
+            except TenutoError:
+                return  # it has ended meanwhile, or never began
+
+        task = asyncio.create_task(leave())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def close(self) -> None:
+        """Finish what cancelled calls left to do."""
+        while self._leaving:
+            await asyncio.gather(*self._leaving, return_exceptions=True)
+
+    async def page(self, snapshot: Snapshot, place: Cursor, stamps: bool) -> Page:
+        """Return a snapshot's output as much as an answer holds; a cut one with its last lines."""
+        page = page_of(snapshot, place, self.limit, stamps)
+        if not page.truncated:
+            return page
+        last = await self.engine.logs(snapshot.id, tail=_LAST_LINES)
+        tail = b"".join(chunk.data for chunk in last)[-_LAST_BYTES:].decode("utf-8", "replace")
+        return page_of(snapshot, place, self.limit, stamps, tail.strip("\n"))
+
+
+def _limits(given: dict[str, Any]) -> Limits:
+    """Return limits as the engine takes them: sizes such as 512M in bytes, times in seconds."""
+    parsed = {
+        name: _LIMITS[name](value) if name in _LIMITS else value for name, value in given.items()
+    }
+    return Limits(**parsed)
+
+
+def _seconds(given: object) -> float | None:
+    return None if given is None else parse_duration(given)

@@ -1,0 +1,218 @@
+"""Executions as an MCP server shows them: tools, tasks, and resources `exec://ID/log` and `/state`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenuto import __version__
+from tenuto.core.errors import TenutoError, UnknownExecution
+from tenuto.core.execution import Snapshot
+from tenuto.core.ids import is_id
+from tenuto.core.quantities import iso
+from tenuto.core.states import State
+from tenuto.mcp import replies
+from tenuto.mcp.catalogue import INSTRUCTIONS
+from tenuto.mcp.pages import START
+from tenuto.mcp.replies import Reply
+from tenuto.mcp.server import Request, plain
+from tenuto.mcp.service import Service
+from tenuto.mcp.tasks import NoTask
+
+if TYPE_CHECKING:
+    from tenuto.mcp.tasks import TaskBook
+
+_URI = re.compile(r"exec://([0-9a-f-]{36})/(log|state)")
+_POLL_SOON_MS = 1000
+_POLL_MOST_MS = 5000
+REPORT = "exec://report"
+
+
+class Executions:
+    """The surface of a project's executions."""
+
+    name = "tenuto"
+    version = __version__
+    instructions = INSTRUCTIONS
+
+    def __init__(self, service: Service) -> None:
+        """Take what does the work."""
+        self.service = service
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the tools."""
+        return self.service.tools
+
+    async def call(self, name: str, arguments: dict[str, Any], request: Request) -> dict[str, Any]:
+        """Answer a call: its result, or a task where the work goes on and the client takes one."""
+        if not self.service.knows(name):
+            raise KeyError(name)
+        reply = await self.service.call(name, arguments, request)
+        starts = name == "execute" and arguments.get("action") is None
+        if reply.open_id and starts and request.takes_tasks:
+            snapshot = await self.service.engine.show(reply.open_id)
+            if not snapshot.done:
+                return {"resultType": "task", **_seed(snapshot)}
+            return await self._result(snapshot)
+        return as_result(reply)
+
+    # Tasks
+
+    def tasks(self) -> TaskBook:
+        """Return itself: a task is an execution."""
+        return self
+
+    async def get(self, task_id: str, can_be_asked: bool) -> dict[str, Any]:
+        """Return a task: working, waiting for input, or ended with the call's result."""
+        snapshot = await self._task(task_id)
+        if snapshot.state in (State.KILLED, State.INTERRUPTED):
+            return {**_seed(snapshot), "status": "cancelled"}
+        if snapshot.done:
+            return {
+                **_seed(snapshot), "status": "completed", "result": await self._result(snapshot)
+            }  # fmt: skip
+        shown = _seed(snapshot)
+        last = await self.service.engine.logs(snapshot.id, tail=1)
+        line = b"".join(chunk.data for chunk in last)[-200:].decode("utf-8", "replace").strip()
+        if line:
+            shown["statusMessage"] += f"; last line: {self.service.redactor.text(line)}"
+        if snapshot.needs_input and can_be_asked:
+            shown["status"] = "input_required"
+            shown["inputRequests"] = {_question(snapshot): _asked(snapshot, line)}
+        return shown
+
+    async def update(self, task_id: str, responses: dict[str, Any]) -> None:
+        """Write an answer to the program's stdin; answers to what is not asked now are passed."""
+        snapshot = await self._task(task_id)
+        answer: Any = responses.get(_question(snapshot)) if snapshot.needs_input else None
+        if not isinstance(answer, dict) or answer.get("action") != "accept":  # pyright: ignore
+            return
+        content: Any = answer.get("content")  # pyright: ignore
+        text: Any = content.get("text") if isinstance(content, dict) else None  # pyright: ignore
+        if isinstance(text, str):
+            await self.service.engine.send(snapshot.id, text or "\n")
+
+    async def cancel(self, task_id: str) -> None:
+        """Kill it; this, unlike a cancelled call, is what the user asked for."""
+        snapshot = await self._task(task_id)
+        if not snapshot.done:
+            try:
+                await self.service.engine.kill(snapshot.id)
+            except TenutoError:
+                return
+
+    async def _task(self, task_id: str) -> Snapshot:
+        if not is_id(task_id):
+            raise NoTask
+        try:
+            return await self.service.engine.show(task_id)
+        except UnknownExecution:
+            raise NoTask from None
+
+    async def _result(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Return what the call would have answered, had it waited to the end."""
+        return as_result(await self.service.ended(snapshot.id))
+
+    # Resources
+
+    def resources(self) -> list[dict[str, Any]]:
+        """Return the report; executions are many, and found by template and the list tool."""
+        return [
+            {
+                "uri": REPORT,
+                "name": "report",
+                "title": "What runs now",
+                "description": "The execution report; updated while anything runs.",
+                "mimeType": "text/plain",
+            }
+        ]
+
+    def templates(self) -> list[dict[str, Any]]:
+        """Return the templates of an execution's log and state."""
+        return [
+            {
+                "uriTemplate": "exec://{id}/log",
+                "name": "log",
+                "title": "An execution's output",
+                "description": "With timestamps; subscribe to hear of new output.",
+                "mimeType": "text/plain",
+            },
+            {
+                "uriTemplate": "exec://{id}/state",
+                "name": "state",
+                "title": "An execution's state",
+                "description": "State, exit code, times, value; subscribe to hear of its end.",
+                "mimeType": "application/json",
+            },
+        ]
+
+    async def read(self, uri: str) -> list[dict[str, Any]]:
+        """Return a log or a state; the log is cut as answers are, and says where it goes on."""
+        if uri == REPORT:
+            report = await self.service.engine.report()
+            text = self.service.redactor.text(report.text())
+            return [{"uri": uri, "mimeType": "text/plain", "text": text}]
+        found = _URI.fullmatch(uri)
+        if found is None:
+            raise KeyError(uri)
+        execution_id, part = found.groups()
+        try:
+            snapshot = await self.service.engine.read(execution_id)
+        except TenutoError:
+            raise KeyError(uri) from None
+        if part == "log":
+            page = await self.service.page(snapshot, START, True)
+            return [{"uri": uri, "mimeType": "text/plain",
+                     "text": self.service.redactor.text(page.text)}]  # fmt: skip
+        state = plain(self.service.redactor.data(replies.facts(snapshot)))
+        text = msgspec.json.encode(state).decode()
+        return [{"uri": uri, "mimeType": "application/json", "text": text}]
+
+
+def as_result(reply: Reply) -> dict[str, Any]:
+    """Return an answer in the shape of a tool's result."""
+    result: dict[str, Any] = {
+        "content": [{"type": "text", "text": plain(reply.text)}],
+        "structuredContent": plain(reply.data),
+    }
+    if reply.is_error:
+        result["isError"] = True
+    return result
+
+
+def _seed(snapshot: Snapshot) -> dict[str, Any]:
+    """Return what every view of a task has."""
+    age_ms = snapshot.duration_s * 1000
+    return {
+        "taskId": snapshot.id,
+        "status": "working",
+        "statusMessage": f"{replies.state_words(snapshot)}, {snapshot.output_lines} lines of output",
+        "createdAt": iso(snapshot.created_ns),
+        "lastUpdatedAt": iso(snapshot.changed_ns or snapshot.created_ns),
+        "ttlMs": None,
+        "pollIntervalMs": int(min(max(_POLL_SOON_MS, age_ms / 10), _POLL_MOST_MS)),
+    }
+
+
+def _question(snapshot: Snapshot) -> str:
+    """Return a key that stands for this one wait for input, as the extension asks."""
+    return f"stdin-{snapshot.changed_ns}"
+
+
+def _asked(snapshot: Snapshot, line: str) -> dict[str, Any]:
+    return {
+        "method": "elicitation/create",
+        "params": {
+            "mode": "form",
+            "message": f"{snapshot.title[:80]} waits for input: {line or '(it says nothing)'}",
+            "requestedSchema": {
+                "type": "object",
+                "properties": {
+                    "text": {"type": "string", "title": "Input", "description": "One line."}
+                },
+                "required": ["text"],
+            },
+        },
+    }

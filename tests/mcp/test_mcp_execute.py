@@ -1,0 +1,215 @@
+"""What a client gets: results, handovers, actions, the same in every protocol version."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from mcp_help import VERSIONS, Place, text
+
+COUNT = "import time\nfor i in range(%d):\n    print('line', i, flush=True)\n    time.sleep(%s)"
+ASK = "name = input('name? ')\nprint('Hello, ' + name + '!')"
+SLEEP = "import time; print('up', flush=True); time.sleep(600)"
+
+
+@pytest.mark.promise("M1", "M3")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_code_is_run_and_answered_in_every_version(place: Place, version: str):
+    wire = place.wire(version)
+    names = [tool["name"] for tool in wire.request("tools/list")["tools"]]
+    assert names[0] == "execute" and {"output", "send_input", "list", "kill"} <= set(names)
+    result = wire.call("execute", code="print('out'); 6 * 7", language="python")
+    assert not result.get("isError")
+    data = result["structuredContent"]
+    assert (data["output"], data["value"], data["exit_code"]) == ("out", 42, 0)
+    assert data["state"] == "succeeded" and data["running"] == []
+    shown = text(result)
+    assert "out\n" in shown and "Value: 42" in shown and data["execution_id"] in shown
+    assert "Running now: nothing." in shown
+
+
+@pytest.mark.promise("M3", "X3")
+@pytest.mark.parametrize("version", ("2025-06-18", VERSIONS[-1]))
+def test_long_work_is_handed_over_and_read_on_to_its_end(place: Place, version: str):
+    wire = place.wire(version)
+    result = wire.call("execute", code=COUNT % (6, 0.4), language="python", wait=1)
+    shown, data = text(result), result["structuredContent"]
+    assert shown.startswith("Execution moved to async mode after 1 seconds.")
+    assert not result.get("isError")
+    assert data["message"] == "Execution moved to async mode after 1 seconds."
+    assert re.search(r"\[20\d\d-\d\d-\d\dT[\d:.]+Z\] line 0", shown)
+    assert re.search(r"\[20\d\d-\d\d-\d\dT[\d:.]+Z\] line 0", data["output"])
+    execution_id = data["execution_id"]
+    assert f'[Execution ID: {execution_id} - Use \'action: "get_async_log"' in shown
+    assert [one["execution_id"] for one in data["running"]] == [execution_id]
+    assert any(step.startswith("output(") for step in data["next"])
+    rest = wire.data("output", execution_id=execution_id, cursor=data["cursor"], wait_s=30)
+    assert rest["state"] == "succeeded"
+    both = data["output"] + "\n" + rest["output"]
+    assert re.findall(r"line (\d)", both) == list("012345")
+
+
+@pytest.mark.promise("X3")
+def test_a_busy_loop_is_handed_over_too(place: Place):
+    wire = place.wire()
+    began = time.monotonic()
+    data = wire.data("execute", code="while True: pass", language="python", wait=0.5)
+    assert time.monotonic() - began < 20
+    assert data["state"] == "running"
+    killed = wire.data("execute", action="kill", executionId=data["execution_id"])
+    assert killed["state"] == "killed"
+
+
+@pytest.mark.promise("M3", "X7")
+def test_a_wait_ends_when_input_is_wanted_and_stdin_answers_it(place: Place):
+    wire = place.wire()
+    result = wire.call("execute", code=ASK, language="python", wait=50)
+    data = result["structuredContent"]
+    assert data["waiting_for"] == "input"
+    assert "It waits for input on stdin." in text(result)
+    answer = wire.data(
+        "execute", action="send_stdin", executionId=data["execution_id"], stdinData="Alice"
+    )
+    assert answer["input"] == "delivered"
+    assert "Hello, Alice!" in answer["output"]
+    assert answer["state"] == "succeeded"
+
+
+@pytest.mark.promise("M1")
+def test_every_action_answers_what_it_promises(place: Place):
+    wire = place.wire()
+    one = wire.data("execute", code=SLEEP, language="python", wait=0)["execution_id"]
+    wire.data("output", execution_id=one, until="up", wait_s=30)
+    listed = wire.data("execute", action="list_async_executions")
+    assert [each["execution_id"] for each in listed["executions"]] == [one]
+    log = wire.data("execute", action="get_async_log", executionId=one)
+    assert log["output"].endswith("] up")
+    progress = wire.data("execute", action="get_progress", executionId=one, cursor=log["cursor"])
+    assert progress["output"] == ""
+    everything = wire.data("execute", action="get_progress", executionId=one)
+    assert everything["output"] == log["output"]
+    moment = re.match(r"\[(.*?)\]", log["output"])
+    assert moment is not None
+    since = wire.data("execute", action="get_progress", executionId=one, since=moment.group(1))
+    assert since["output"] == ""
+    earlier = wire.data(
+        "execute", action="get_progress", executionId=one, since="2020-01-01T00:00:00Z"
+    )
+    assert earlier["output"] == log["output"]
+    looked = wire.data("execute", action="clear_history", executionId=one, clearHistory=False)
+    assert looked["message"].startswith("Nothing cleared")
+    wire.data("execute", action="clear_history", executionId=one)
+    assert wire.data("execute", action="get_async_log", executionId=one)["output"] == ""
+    two = wire.data("execute", code=SLEEP, language="python", wait=0)["execution_id"]
+    killed = wire.data("execute", action="kill")
+    assert set(killed["killed"]) == {one, two}
+    assert killed["running"] == []
+
+
+@pytest.mark.promise("M2.status", "M2.interrupt", "X17")
+def test_status_tells_health_and_interrupt_stops(place: Place):
+    wire = place.wire()
+    one = wire.data("execute", code=SLEEP, language="python", wait=0)["execution_id"]
+    wire.data("output", execution_id=one, until="up", wait_s=30)
+    status = wire.data("engine_status")
+    assert status["healthy"], status["health"]
+    names = {check["name"] for check in status["health"]}
+    assert {"disk", "index", "keepers", "zygote", "language python"} <= names
+    assert [each["execution_id"] for each in status["running"]] == [one]
+    assert status["counts"]["running"] == 1
+    assert wire.data("engine_status", execution_id=one[:18])["state"] == "running"
+    stopped = wire.data("engine_interrupt", execution_id=one)
+    assert stopped["state"] == "interrupted"
+    assert wire.data("list", which="all")["executions"][0]["state"] == "interrupted"
+
+
+@pytest.mark.promise("M1")
+def test_a_failure_is_an_error_with_a_suggestion(place: Place):
+    wire = place.wire()
+    result = wire.call("execute", code="import nothing_of_that_name", language="python")
+    assert result["isError"] is True
+    assert "Suggestions:\n- a module is missing" in text(result)
+    assert "ModuleNotFoundError" in text(result)
+    data = result["structuredContent"]
+    assert data["suggestion"].startswith("a module is missing")
+    assert "ModuleNotFoundError" in data["output"]
+
+
+@pytest.mark.promise("M1")
+def test_a_command_runs_in_its_folder_with_its_environment(place: Place):
+    wire = place.wire()
+    inner = place.folder / "inner"
+    inner.mkdir()
+    data = wire.data(
+        "execute",
+        command=["sh", "-c", 'pwd; echo "$GREETING"'],
+        workingDirectory=str(inner),
+        env={"GREETING": "hi"},
+    )
+    assert data["output"].split() == [str(inner), "hi"]
+    default = wire.data("execute", command=["pwd"])
+    assert default["output"] == str(place.folder)
+
+
+@pytest.mark.promise("M1")
+def test_one_key_starts_the_work_once(place: Place):
+    first, second = place.wire(), place.wire("2025-11-25")
+    code = "open('runs', 'a').write('x'); import time; time.sleep(1); 'done'"
+    asked = [
+        wire.ask(
+            "tools/call",
+            name="execute",
+            arguments={"code": code, "language": "python", "idempotencyKey": "k1"},
+        )
+        for wire in (first, second)
+    ]
+    ids = {
+        wire.answer(number)["structuredContent"]["execution_id"]
+        for wire, number in zip((first, second), asked, strict=True)
+    }
+    assert len(ids) == 1
+    first.kill()
+    third = place.wire()
+    again = third.data("execute", code=code, language="python", idempotencyKey="k1")
+    assert {again["execution_id"]} == ids and again["value"] == "done"
+    assert (place.folder / "runs").read_text() == "x"
+    other = third.call("execute", code="1", language="python", idempotencyKey="k1")
+    assert other["isError"] and "other work" in text(other)
+
+
+@pytest.mark.promise("M1", "X6")
+def test_long_output_is_cut_at_the_stated_size_and_read_on_without_a_gap(place: Place):
+    wire = place.wire()
+    described = wire.request("tools/list")["tools"][0]["description"]
+    assert "cut at 32.0 KB" in described
+    code = "for i in range(30000): print(f'{i:06d}', 'ä' * 5)\nprint('x' * 100000)"
+    result = wire.call("execute", code=code, language="python")
+    data = result["structuredContent"]
+    assert data["truncated"] is True
+    assert len(data["output"].encode()) < 40_000
+    assert "its last lines:]" in text(result)
+    page = re.sub(r"\n\[… cut at .*", "", data["output"], flags=re.S)
+    pieces, cursor = [page], data["cursor"]
+    while True:
+        more = wire.data("output", execution_id=data["execution_id"], cursor=cursor)
+        assert len(more["output"].encode()) < 40_000
+        pieces.append(re.sub(r"\n\[… cut at .*", "", more["output"], flags=re.S))
+        cursor = more["cursor"]
+        if not more.get("truncated"):
+            break
+    lines = re.sub(r"\[20[^\]]*Z\] ", "", "\n".join(pieces)).split("\n")
+    numbers = [line.split()[0] for line in lines if re.match(r"\d{6} ", line)]
+    assert numbers == [f"{i:06d}" for i in range(30000)]
+    assert all(line.endswith("äääää") for line in lines if re.match(r"\d{6} ", line))
+    assert sum(line.count("x") for line in lines if set(line) == {"x"}) == 100_000
+
+
+@pytest.mark.promise("X16")
+def test_known_secrets_are_not_shown(place: Place):
+    place.env["SOME_API_KEY"] = "very-secret-value-1"
+    wire = place.wire()
+    code = "import os; print(os.environ['SOME_API_KEY']); os.environ['SOME_API_KEY']"
+    result = wire.call("execute", code=code, language="python")
+    assert "very-secret" not in str(result)
+    assert "[redacted SOME_API_KEY]" in text(result)
