@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
+import sys
 
 from tenuto.keeper import landlock, linux, privileges, seccomp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _NOBODY = 65534
 _SLACK = 16 * 1024 * 1024  # for copies of what goes to the keeper, and the interpreter itself
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PROT_EXEC, _PRIVATE_ANONYMOUS = 0x4, 0x22
-_LADDER = ("landlock", "seccomp")
+# The module behind `signal`, which makes enums of everything and so touches many pages.
+_signal: Any = sys.modules["_signal"]
+_CAUGHT = (1, 2, 13, 15, 25)  # HUP, INT, PIPE, TERM, XFSZ
+_SIGKILL = 9
 
 _CALLS = (
     "read", "write", "poll", "ppoll", "brk", "munmap", "mremap", "madvise", "futex",
@@ -32,6 +39,7 @@ _RULES = (
         seccomp.when(3, _PRIVATE_ANONYMOUS, _PRIVATE_ANONYMOUS),
     ),
     seccomp.rule("mprotect", seccomp.ALLOW, seccomp.when(2, 0, _PROT_EXEC)),
+    seccomp.rule("prlimit64", seccomp.ALLOW, seccomp.when(0, 0)),  # our own, and only downwards
     seccomp.rule("sysinfo", seccomp.fail()),  # a C library may ask how much memory there is
 )
 
@@ -43,9 +51,7 @@ def make_filter(more: tuple[str, ...] = ()) -> bytes:
     return seccomp.allow_only((*_CALLS, *more), _RULES)
 
 
-def harden(
-    program: bytes, memory: int, cpu: float | None, off: tuple[str, ...] = (), files: int = 4
-) -> tuple[str, list[str]]:
+def harden(program: bytes, off: tuple[str, ...] = (), files: int = 4) -> tuple[str, list[str]]:
     """Give all up that can be given up; return what holds now, and what is missing in words.
 
     `off` names mechanisms to leave out, as if the system had none: tests take them away in turn.
@@ -53,18 +59,14 @@ def harden(
     held: list[str] = []
     missing: list[str] = []
     parent = os.getppid()
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    _bound_memory(memory)
+    for number in _CAUGHT:
+        _signal.signal(number, _signal.SIG_DFL)
     _bound(resource.RLIMIT_CORE, 0)
     _bound(resource.RLIMIT_FSIZE, 0)
     _bound(resource.RLIMIT_NPROC, 0)
-    if cpu:
-        seconds = max(1, int(-(-cpu // 1)))
-        _bound(resource.RLIMIT_CPU, seconds, seconds + 1)
     landlock.no_new_privs()
     missing += _drop_root(off)
-    linux.die_with_parent(signal.SIGKILL)  # another user's process has forgotten it
+    linux.die_with_parent(_SIGKILL)  # another user's process has forgotten it
     if os.getppid() != parent:
         os._exit(127)
     try:
@@ -102,13 +104,22 @@ def _drop_root(off: tuple[str, ...]) -> list[str]:
     return [f"another user ({reason})"] if reason else []
 
 
-def _bound_memory(memory: int) -> None:
-    """Bound what is ours alone, beyond what the image brought along."""
-    with open("/proc/self/statm", "rb") as file:
-        fields = file.read().split()
-    size, data = int(fields[0]) * _PAGE, int(fields[5]) * _PAGE
+def own_size() -> tuple[int, int]:
+    """Return how much address space, and how much data, the image brought along."""
+    fd = os.open("/proc/self/statm", os.O_RDONLY)
+    fields = os.read(fd, 200).split()
+    os.close(fd)
+    return int(fields[0]) * _PAGE, int(fields[5]) * _PAGE
+
+
+def bound(memory: int, cpu: float | None, own: tuple[int, int]) -> None:
+    """Bound memory, beyond what the image brought along, and processor time; for good too."""
+    size, data = own
     _bound(resource.RLIMIT_DATA, data + memory + _SLACK)
     _bound(resource.RLIMIT_AS, size + memory + 2 * _SLACK)
+    if cpu:
+        seconds = max(1, int(-(-cpu // 1)))
+        _bound(resource.RLIMIT_CPU, seconds, seconds + 1)
 
 
 def _bound(which: int, soft: int, hard: int | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from importlib.util import find_spec
 from typing import Any
@@ -23,6 +24,7 @@ def choose_engine(wish: str) -> str:
     return "quickjs" if wish == "auto" else wish
 
 
+@functools.cache
 def locations() -> list[str]:
     """Return the folders that hold what the VM loads; a keeper's own interpreter knows none."""
     found: list[str] = []

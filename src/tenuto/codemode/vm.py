@@ -11,12 +11,12 @@ import heapq
 import json
 import os
 import select
+import socket
 import struct
 import time
 
-from tenuto.codemode import source
+from tenuto.codemode import hardening, source
 from tenuto.codemode.grammar import BadSourceError
-from tenuto.codemode.hardening import harden, make_filter
 from tenuto.codemode.machine import Machine
 
 TYPE_CHECKING = False  # typing would cost the image 10 ms and its pages
@@ -70,7 +70,8 @@ class Vm:
     def equip(self, inputs: object, functions: list[str], memory: int) -> None:
         """Give the code its inputs and functions, and bound its memory."""
         self.memory = memory
-        self.machine.equip(json.dumps(inputs), json.dumps(functions))
+        if inputs or functions:
+            self.machine.equip(json.dumps(inputs), json.dumps(functions))
         self.machine.context.set_memory_limit(memory)
 
     # What the surface calls; none of it may raise into the engine
@@ -258,37 +259,81 @@ class Vm:
         self._raise(name if message else "InternalError", message or head)
 
 
+_REHEARSALS = 16
 _SAMPLES = {
     "js": "const a = await 1; a",
     "ts": "enum A { B = 1 } class C { constructor(private x: number) {} } await 1",
 }
-_image: tuple[Vm, bytes] | None = None
 
 
-def warm(languages: tuple[str, ...] = ("js", "ts")) -> None:
+class _Image:
+    """What a process brings along that will be a VM."""
+
+    def __init__(self) -> None:
+        self.vm = Vm()
+        self.filter = hardening.make_filter()
+        self.size: tuple[int, int] = (0, 0)
+
+
+_image: _Image | None = None
+_held: tuple[str, list[str]] | None = None
+
+
+def warm(languages: tuple[str, ...] = ("js", "ts"), rehearse: bool = False) -> None:
     """Make all that does not depend on a job; what follows it is forked from here."""
     global _image  # noqa: PLW0603  the image is what this process is
     if _image is None:
-        _image = Vm(), make_filter()
+        _image = _Image()
         time.tzset()  # reads the files that local time needs, which no VM can
     # What is loaded at first use is loaded now: no VM can open a file.
     for language in languages:
         for session in (False, True):
             source.prepare(_SAMPLES[language], language, session)
+    if rehearse:
+        _rehearse()
+
+
+def _rehearse() -> None:
+    """Run some code in a VM that nobody will have.
+
+    Python writes into the code of a function for its first calls. What is written here is shared by
+    all VMs; what each would write for itself is a page of its own.
+    """
+    vm = Vm()
+    near, far = socket.socketpair()
+    vm.channel = far.fileno()
+    for _ in range(_REHEARSALS):
+        vm.tell({"type": "confined", "level": "none", "missing": []})
+        vm.equip({}, [], vm.memory)
+        vm.run_cell("const a = 1; a + 1")
+        vm.run_cell("const a = await new Promise(r => setTimeout(r, 1)); a")
+    near.close()
+    far.close()
+
+
+def harden(off: tuple[str, ...] = ()) -> tuple[str, list[str]]:
+    """Give up what the VM will not need; this may be done before its job is known."""
+    global _held  # noqa: PLW0603  it is given up for good
+    assert _image is not None
+    gc.disable()  # one run of it would touch every page of the image
+    _image.size = hardening.own_size()
+    _held = hardening.harden(_image.filter, off)
+    return _held
 
 
 def run(words: dict[str, Any]) -> NoReturn:
     """Be the VM that a job asks for, to its end."""
     wish: dict[str, Any] = words["vm"]
     language: str = wish.get("language") or "js"
-    warm((language,))
+    if _held is None:
+        warm((language,))
     assert _image is not None
-    vm, program = _image
-    gc.disable()  # one run of it would touch every page of the image
+    level, missing = _held or harden(tuple(wish.get("off") or ()))
+    vm = _image.vm
     code = _code()
     limits: dict[str, Any] = words.get("limits") or {}
     memory = int(wish["memory"])
-    level, missing = harden(program, memory, limits.get("cpu"), tuple(wish.get("off") or ()))
+    hardening.bound(memory, limits.get("cpu"), _image.size)
     vm.tell({"type": "confined", "level": level, "missing": missing})
     if missing and wish.get("level") == "require":
         text = f"the sandbox is required, and this is missing: {', '.join(missing)}"

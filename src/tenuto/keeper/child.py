@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import fcntl
 import json
+import marshal
 import os
 import resource
 import signal
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _PIPE_SIZE = 1024 * 1024
 _CHANNEL_FD = 3
+_MACHINE = b"machine"  # before words that are no JSON
 _CAUGHT = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
@@ -38,6 +40,8 @@ class Child:
     language's runner takes the code and sends its messages.
     """
 
+    image = ""  # the module that makes machines of stems, once it is loaded here
+
     def __init__(self, base: str) -> None:
         """Make what does not depend on the program; `base` is where its control group can be made."""
         self.outputs: dict[int, int] = {}
@@ -45,6 +49,7 @@ class Child:
         self.channel: socket.socket | None = None
         self.exec_error: tuple[int, str] | None = None
         self.pid = self.start = 0
+        self._ahead = False
         self.group = cgroup.create(base) if base else ""
         self._group_fd = -1
         if self.group:
@@ -62,10 +67,13 @@ class Child:
         try:
             if job.get("pty"):
                 self._on_terminal(job)
-            spawned = plain and spawn.AVAILABLE and self._spawn(job)
-            if not spawned:
-                alone()
-                self._fork()
+            if self._suits(job):
+                spawned = False
+            else:
+                spawned = plain and spawn.AVAILABLE and self._spawn(job)
+                if not spawned:
+                    alone()
+                    self._fork()
         except OSError as error:  # too many processes, no terminal left, no memory: there is no pid
             text = f"no process could be made for it: {error.strerror}"
             self.exec_error = (error.errno or 0, text)
@@ -75,6 +83,29 @@ class Child:
         self._theirs, self._group_fd = [], -1
         self.start = procfs.start_time(self.pid) if self.pid else 0
         return not spawned and self.pid != 0
+
+    def machine_ahead(self) -> None:
+        """Fork a stem that is a machine already but for its code; nobody else may run here now."""
+        if self.image:
+            self._ahead = True
+            self._fork(machine=True)
+
+    def _suits(self, job: dict[str, Any]) -> bool:
+        """Tell whether the job is for the stem that was forked ahead; if it is not, end that one."""
+        if not self._ahead:
+            return False
+        self._ahead = False
+        wish = job.get("vm")
+        alive = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        if wish and wish["module"] == self.image and not wish.get("off") and alive:
+            return True
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        assert self.channel is not None
+        self.channel.close()
+        self.channel, self.pid = None, 0
+        os.close(self._theirs.pop())
+        return False
 
     def move(self, group: str) -> None:
         """Have it begin in another control group than the one that was made for it."""
@@ -104,14 +135,15 @@ class Child:
             self.exec_error = (code, f"{os.strerror(code)}: {(about or job['argv'][0])!r}")
         return True
 
-    def _fork(self) -> None:
+    def _fork(self, machine: bool = False) -> None:
         self._open_channel()
         keeper = os.getpid()
         signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)  # what comes early is for the program
         try:
             self.pid, inside = linux.fork(self._group_fd)
             if self.pid == 0:
-                _be_stem(self._theirs, self.terminal, "" if inside else self.group, keeper)
+                join = "" if inside else self.group
+                _be_stem(self._theirs, self.terminal, join, keeper, self.image if machine else "")
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
 
@@ -157,6 +189,7 @@ class Child:
 
     def discard(self) -> None:
         """Let go of what was made for a program that never came."""
+        self._suits({})
         self._close_ends()
         if self._group_fd >= 0:
             os.close(self._group_fd)
@@ -187,8 +220,11 @@ class Child:
             fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
 
 
-def _be_stem(theirs: list[int], terminal: bool, join: str, keeper: int) -> NoReturn:
-    """Put the descriptors in place, wait for the words, exec. Never returns."""
+def _be_stem(theirs: list[int], terminal: bool, join: str, keeper: int, image: str) -> NoReturn:
+    """Put the descriptors in place, wait for the words, exec. Never returns.
+
+    With an image, it is a machine before it waits.
+    """
     try:
         linux.set_name(procfs.STEM_NAME)
         signal.set_wakeup_fd(-1)
@@ -207,10 +243,13 @@ def _be_stem(theirs: list[int], terminal: bool, join: str, keeper: int) -> NoRet
             cgroup.join(join)
         if terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        words: dict[str, Any] = json.loads(_words())
-        if words.get("vm"):
-            _be_machine(words)
-        _exec(words)
+        if image:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
+            sys.modules[image].harden()
+        words = _words()
+        if words.startswith(_MACHINE):
+            _be_machine(marshal.loads(words[len(_MACHINE) :]))
+        _exec(json.loads(words))
     except BaseException as error:
         code = error.errno if isinstance(error, OSError) else 0
         message = {"type": "exec_failed", "errno": code or 0, "text": str(error)[:1000]}
@@ -236,10 +275,16 @@ def _exactly(size: int) -> bytes:
     return b"".join(parts)
 
 
+def machine_words(job: dict[str, Any]) -> bytes:
+    """Return what a machine is told: no more of the job than it needs, and quick to read."""
+    return _MACHINE + marshal.dumps({name: job.get(name) for name in ("vm", "limits", "functions")})
+
+
 def load_image(module: str, paths: list[str]) -> Any:
     """Return the module that makes machines of stems, which is not the keeper's own."""
     sys.path += [path for path in paths if path not in sys.path]
     __import__(module)
+    Child.image = module
     return sys.modules[module]
 
 

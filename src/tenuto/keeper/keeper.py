@@ -16,13 +16,13 @@ from tenuto.keeper.asking import Asking
 from tenuto.keeper.cell import Cell
 from tenuto.keeper.cells import Cells
 from tenuto.keeper.channel import Channel
-from tenuto.keeper.child import Child
+from tenuto.keeper.child import Child, machine_words
 from tenuto.keeper.faults import describe, point
 from tenuto.keeper.host import Host
 from tenuto.keeper.loop import Loop
 from tenuto.keeper.requests import Requests
 from tenuto.keeper.stopping import interrupt
-from tenuto.keeper.writer import HIGH_WATER, LOW_WATER, TapeWriter
+from tenuto.keeper.writer import HIGH_WATER, LOW_WATER, TapeWriter, await_rest
 
 TYPE_CHECKING = False  # as type checkers know it: importing typing would cost each keeper 10 ms
 if TYPE_CHECKING:
@@ -39,10 +39,16 @@ _KILL_PAUSE_S = 0.002
 class Keeper:
     """One execution's owner, from its start to the end of everything that it started."""
 
-    def __init__(self, base: str, boot: str) -> None:
-        """Make ready for a job: whatever does not depend on it is done here, ahead of time."""
+    def __init__(self, base: str, boot: str, machine: bool = False) -> None:
+        """Make ready for a job: whatever does not depend on it is done here, ahead of time.
+
+        With `machine` the job is expected to be code for a VM: one is forked already.
+        """
         linux.adopt_orphans()
         self.child = Child(base)
+        if machine:
+            await_rest(1)
+            self.child.machine_ahead()
         self.loop = Loop()
         self.loop.on_child = self._reap
         self.loop.on_terminate = lambda: interrupt(self, "its keeper was told to stop", 2.0)
@@ -88,6 +94,8 @@ class Keeper:
 
             self.held = Held(job, self)
             data = self.held.words()
+        elif job.get("vm"):
+            data = machine_words(job)
         stem = self.child.begin(job, self.writer.await_rest)
         self.channel = Channel(self, data if stem else b"", job.get("code"))
         point("keeper-begun")

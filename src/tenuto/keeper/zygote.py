@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 def _load(module: str, paths: list[str]) -> None:
     try:
-        load_image(module, paths).warm()
+        load_image(module, paths).warm(rehearse=True)
     except Exception:
         return  # the execution that needs it will say why it cannot be loaded
 
@@ -216,8 +216,9 @@ class _Post:
 
 def _keep(post: _Post, base: str, boot: str) -> NoReturn:
     """Keep one execution after the other to its end."""
+    machine = False
     for number in range(_JOBS_MOST):
-        keeper = Keeper(base, boot)
+        keeper = Keeper(base, boot, machine)
         fds = post.next_job(_LINGER_S if number else 0)
         if fds is None:
             keeper.child.discard()
@@ -228,6 +229,7 @@ def _keep(post: _Post, base: str, boot: str) -> NoReturn:
             if path := os.environ.get("TENUTO_KEEPER_LOG"):
                 _log(path)
             os._exit(1)
+        machine = bool(keeper.job.get("vm"))  # those who run code go on with it
         if not post.again():
             break
     os._exit(0)

@@ -244,6 +244,7 @@
     provide(last, call, target);
   };
 
+  provide('inputs', {});
   /** What the user's code is given, as JSON: its inputs, and the names of host functions. */
   kit.equip = (inputs, functions) => {
     provide('inputs', kit.decode(kit.parse(inputs)));
