@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from engine_help import PATIENCE, folded
+from engine_help import PATIENCE, begun, folded
 
 from tenuto import Engine, Limits, State
 from tenuto.core.states import WaitingFor
@@ -99,12 +99,12 @@ async def test_signals_have_their_default_actions_and_none_is_blocked(engine):
 
 
 @pytest.mark.promise("X8")
-async def test_the_program_dies_with_its_keeper(engine):
+async def test_the_program_dies_with_its_keeper(engine, project):
     execution_id = await engine.start(command=["sleep", "1000"])
-    await engine.wait(execution_id, up_to=0)
-    (sleeper,) = [pid for pid in procfs.all_pids() if procfs.carries_mark(pid, execution_id)]
-    born = procfs.start_time(sleeper)
-    os.kill(procfs.parent(sleeper), signal.SIGKILL)
+    await begun(engine, execution_id)
+    started = folded(project, execution_id).started
+    assert started is not None
+    os.kill(started.keeper_pid, signal.SIGKILL)
     snapshot = await engine.wait(execution_id, up_to=20)
     assert snapshot.state is State.LOST
-    assert procfs.start_time(sleeper) != born
+    assert procfs.start_time(started.pid) != started.pid_start
