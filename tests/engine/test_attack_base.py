@@ -7,14 +7,15 @@ import contextlib
 import os
 import resource
 import signal
+import sys
 from pathlib import Path
 
 import pytest
-from engine_help import PATIENCE, keeper_of, project_of, require
+from engine_help import PATIENCE, keeper_of, project_of, require, require_program, require_root
 
 from tenuto import Engine
 from tenuto.core.states import State
-from tenuto.keeper import procfs
+from tenuto.keeper import cgroup, procfs
 
 pytestmark = pytest.mark.asyncio
 
@@ -93,3 +94,46 @@ async def test_a_limit_on_processes_is_a_failure_with_its_reason(
             with contextlib.suppress(ProcessLookupError):
                 (every / "cgroup.procs").write_text(pid)
         group.rmdir()
+
+
+_HOPPING = """
+import os
+for _ in range(100_000):  # whoever looks at it finds it dead, and its child elsewhere
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+"""
+_WITHOUT_GROUPS = """
+import asyncio, sys
+from tenuto import Engine
+from tenuto.keeper import procfs
+
+
+async def main() -> None:
+    async with Engine(".") as engine:
+        for _ in range(24):
+            snapshot = await engine.run(command=[sys.executable, "-S", "-c", sys.argv[1]])
+            assert snapshot.left_behind, "nothing seems to be left"
+            await engine.kill(snapshot.id)
+            found = [pid for pid in procfs.all_pids() if procfs.carries_mark(pid, snapshot.id)]
+            assert not [pid for pid in found if procfs.start_time(pid)], "it goes on"
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.promise("X6")
+async def test_a_process_that_always_moves_on_is_found_and_killed_without_a_control_group(
+    folder: Path,
+) -> None:
+    require_root()
+    require_program("unshare")
+    mount = cgroup._mount_point()
+    apart = f'{{ [ -z "{mount}" ] || umount "{mount}"; }} && exec "$@"'
+    words = ["unshare", "-m", "sh", "-c", apart, "sh", sys.executable, "-c", _WITHOUT_GROUPS]
+    process = await asyncio.create_subprocess_exec(
+        *words, _HOPPING, cwd=folder, stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 0, said.decode()

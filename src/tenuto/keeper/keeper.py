@@ -339,6 +339,8 @@ class Keeper:
         if self._childless:
             return []
         found = sweep.members(self.id, self.child.group, os.getpid())
+        while not found and self._collect():  # who died meanwhile may have left its children to us
+            found = sweep.members(self.id, self.child.group, os.getpid())
         if self._status is None and self.child.pid not in found:
             found.append(self.child.pid)  # ours by birth, whatever its name
         return found
@@ -359,19 +361,25 @@ class Keeper:
 
     # End
 
-    def _reap(self) -> None:
-        """Collect the dead, ours and those we adopted."""
+    def _collect(self) -> int:
+        """Take the dead, ours and those we adopted; return how many there were."""
+        dead = 0
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 self._childless = True  # we adopt every orphan: nothing of the tree is left
-                break
+                return dead
             self._childless = False
             if pid == 0:
-                break
+                return dead
+            dead += 1
             if pid == self.child.pid and self._status is None:
                 self._status, self._usage = status, usage
+
+    def _reap(self) -> None:
+        """See who died, and whether that was the end."""
+        self._collect()
         if self._status is not None and not self.ended:
             self._drain()
         elif self.ended and self.left:
