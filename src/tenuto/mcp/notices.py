@@ -110,8 +110,10 @@ class Notices:
     async def _look(self) -> None:
         engine = self._service.engine
         live = {one.id: one for one in await engine.list(running=True, most=None)}
-        for execution_id in [one for one in self._seen if one not in live]:
-            del self._seen[execution_id]
+        known = self._seen.keys() | self._service.open
+        self._service.open.clear()
+        for execution_id in [one for one in known if one not in live]:
+            self._seen.pop(execution_id, None)
             await self._ended(await engine.show(execution_id))
         for one in live.values():
             now = (state_words(one), one.output_bytes)

@@ -17,7 +17,7 @@ from tenuto.core.quantities import brief_size, parse_duration, parse_size
 from tenuto.core.specs import Limits
 from tenuto.engine.engine import Engine
 from tenuto.engine.redact import Redactor
-from tenuto.engine.reports import Report
+from tenuto.engine.reports import Report, ReportLine
 from tenuto.mcp import catalogue, keys, managing, reading, replies
 from tenuto.mcp.arguments import Arguments, checked
 from tenuto.mcp.hearing import Hearing
@@ -25,6 +25,8 @@ from tenuto.mcp.pages import Cursor, Page, page_of
 from tenuto.mcp.replies import Reply
 
 _REPORT_AGE_S = 0.25
+_CROWD = 8  # from so many on, looking at all of them is worth sharing for longer
+_CROWD_AGE_S = 1.0
 _LAST_LINES = 10
 _LAST_BYTES = 2048
 _LIMITS: dict[str, Callable[[Any], Any]] = {
@@ -55,7 +57,10 @@ class Service:
         self.limit = max(engine.settings.mcp_output, catalogue.LEAST_OUTPUT)
         self.tools = catalogue.tools(brief_size(self.limit))
         self.redactor = Redactor(os.environ)
-        self._report: tuple[float, asyncio.Task[Report]] | None = None
+        self._look: asyncio.Task[Report] | None = None
+        self._looked = 0.0
+        self._last: tuple[ReportLine, ...] = ()
+        self.open: set[str] = set()  # answered with while they went on; notices take them up
         self._leaving: set[asyncio.Task[None]] = set()
         self._calls: dict[str, Call] = {
             "execute": Service._execute,
@@ -78,30 +83,39 @@ class Service:
             reply = await self._calls[name](self, checked(name, arguments, self.tools), caller)
         except TenutoError as error:
             reply = replies.refused(error)
+        if reply.open_id:
+            self.open.add(reply.open_id)
         return await self._completed(reply)
 
     async def _completed(self, reply: Reply) -> Reply:
         """Add the running list, and take known secrets out."""
-        running = (await self._running()).running
-        if "ended_at" in reply.data:  # the look may be a moment older than the answer
-            running = tuple(one for one in running if one.id != reply.data["execution_id"])
-        text, data = replies.listed(running)
+        text, data = replies.listed(await self._running(reply))
         whole = {**reply.data, "running": data}
         clean: Any = self.redactor.data(whole)
         return msgspec.structs.replace(
             reply, text=self.redactor.text(f"{reply.text}\n\n{text}"), data=clean
         )
 
-    async def _running(self) -> Report:
+    async def _running(self, reply: Reply) -> list[ReportLine]:
         """Return what runs; answers given at the same moment share one look."""
-        now = time.monotonic()
-        if self._report is None or self._report[0] < now - _REPORT_AGE_S:
-            self._report = (now, asyncio.create_task(self.engine.report()))
-        return await asyncio.shield(self._report[1])
+        age = _CROWD_AGE_S if len(self._last) > _CROWD else _REPORT_AGE_S
+        if self._look is None or self._looked < time.monotonic() - age:
+            self._looked = time.monotonic()
+            self._look = asyncio.create_task(self.engine.report())
+        report = await asyncio.shield(self._look)
+        self._last = report.running
+        # the look may be a moment older than the answer
+        own = reply.data.get("execution_id")
+        if "ended_at" in reply.data:
+            return [one for one in report.running if one.id != own]
+        if reply.open_id and all(one.id != own for one in report.running):
+            return [*report.running, _line(reply.data)]
+        return list(report.running)
 
     def changed(self) -> None:
-        """Forget the list: what runs is another now."""
-        self._report = None
+        """Forget the list, for something runs or ended that is not in it; a long one is kept a while."""
+        if len(self._last) <= _CROWD:
+            self._look = None
 
     # Run
 
@@ -227,6 +241,14 @@ class Service:
         last = await self.engine.logs(snapshot.id, tail=_LAST_LINES)
         tail = b"".join(chunk.data for chunk in last)[-_LAST_BYTES:].decode("utf-8", "replace")
         return page_of(snapshot, place, self.limit, stamps, tail.strip("\n"))
+
+
+def _line(data: dict[str, Any]) -> ReportLine:
+    return ReportLine(
+        id=data["execution_id"], title=data["title"], state=data["state"],
+        started_at=data["started_at"], duration_s=data["duration_s"],
+        output_lines=data["output_lines"], is_async=data["async"], done=False,
+    )  # fmt: skip
 
 
 def _limits(given: dict[str, Any]) -> Limits:
