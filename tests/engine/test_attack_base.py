@@ -14,7 +14,7 @@ import pytest
 from engine_help import PATIENCE, keeper_of, project_of, require, require_program, require_root
 
 from tenuto import Engine
-from tenuto.core.states import State
+from tenuto.core.states import State, WaitingFor
 from tenuto.keeper import cgroup, procfs
 
 pytestmark = pytest.mark.asyncio
@@ -94,6 +94,28 @@ async def test_a_limit_on_processes_is_a_failure_with_its_reason(
             with contextlib.suppress(ProcessLookupError):
                 (every / "cgroup.procs").write_text(pid)
         group.rmdir()
+
+
+@pytest.mark.promise("X1")
+async def test_a_keeper_told_to_stop_while_it_waits_does_not_stop_the_next_execution(
+    engine: Engine, folder: Path
+) -> None:
+    for pid in await _waiting_keepers(engine, folder):
+        os.kill(pid, signal.SIGTERM)
+    snapshot = await engine.run(command=["echo", "untouched"])
+    assert (snapshot.state, snapshot.output) == (State.SUCCEEDED, "untouched\n")
+
+
+@pytest.mark.promise("X1")
+async def test_a_keeper_that_serves_is_not_ended_by_the_alarm_of_its_idle_time(
+    engine: Engine, folder: Path
+) -> None:
+    execution_id = await engine.start(command=["sh", "-c", "read x; echo $x"])
+    assert (await engine.wait(execution_id, PATIENCE)).waiting_for is WaitingFor.INPUT
+    os.kill(keeper_of(project_of(folder), execution_id), signal.SIGALRM)
+    await engine.send(execution_id, "still here\n")
+    snapshot = await engine.wait(execution_id, PATIENCE)
+    assert (snapshot.state, snapshot.output) == (State.SUCCEEDED, "still here\n")
 
 
 _HOPPING = """

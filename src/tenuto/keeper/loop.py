@@ -17,7 +17,8 @@ def catch_signals() -> None:
     Caught, not ignored: an ignored signal would stay ignored in the program that is executed later.
     """
     for number in (
-        signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ
+        signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ,
+        signal.SIGALRM,
     ):  # fmt: skip
         signal.signal(number, _noted)
 

@@ -33,6 +33,7 @@ _FDS = 4
 _LINGER_S = 2.0
 _JOBS_MOST = 100
 _REHEARSALS = 12
+_LEAVE_ON = (signal.SIGALRM, signal.SIGTERM)  # while it waits: the next execution is not meant
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -45,7 +46,6 @@ def main(arguments: list[str]) -> NoReturn:
     os.setsid()
     os.chdir("/")
     catch_signals()
-    signal.signal(signal.SIGALRM, _lingered)
     null = os.open("/dev/null", os.O_RDWR)
     for target in (0, 1, 2):
         os.dup2(null, target)
@@ -153,8 +153,8 @@ def _bury() -> list[int]:
         ended.append(pid)
 
 
-class _LingeredError(Exception):
-    """No further job came while a keeper waited for one."""
+class _LeftError(Exception):
+    """No further job came while a keeper waited for one, or it was told to stop."""
 
 
 class _Post:
@@ -171,12 +171,15 @@ class _Post:
         size = array.array("i").itemsize * _FDS
         space = socket.CMSG_SPACE(size)
         try:
+            before = [signal.signal(number, _leave) for number in _LEAVE_ON]
             if linger:
                 signal.setitimer(signal.ITIMER_REAL, linger)
             data, ancillary, _, _ = self._jobs.recvmsg(1, space, socket.MSG_CMSG_CLOEXEC)
             if linger:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-        except (OSError, _LingeredError):
+            for number, handler in zip(_LEAVE_ON, before, strict=True):
+                signal.signal(number, handler)
+        except (OSError, _LeftError):
             return None  # a job that came in this very moment ends with us, untaken: it is offered again
         if not data or not ancillary:
             return None
@@ -235,8 +238,8 @@ def _keep(post: _Post, base: str, boot: str) -> NoReturn:
     os._exit(0)
 
 
-def _lingered(_number: int, _frame: object) -> None:
-    raise _LingeredError
+def _leave(_number: int, _frame: object) -> None:
+    raise _LeftError
 
 
 def _serve(keeper: Keeper, post: _Post, fds: list[int]) -> None:
