@@ -7,11 +7,21 @@ import contextlib
 import os
 import resource
 import signal
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engine_help import PATIENCE, keeper_of, project_of, require, require_program, require_root
+from engine_help import (
+    PATIENCE,
+    keeper_of,
+    project_of,
+    require,
+    require_program,
+    require_root,
+    word,
+)
 
 from tenuto import Engine
 from tenuto.core.states import State, WaitingFor
@@ -116,6 +126,45 @@ async def test_a_keeper_that_serves_is_not_ended_by_the_alarm_of_its_idle_time(
     await engine.send(execution_id, "still here\n")
     snapshot = await engine.wait(execution_id, PATIENCE)
     assert (snapshot.state, snapshot.output) == (State.SUCCEEDED, "still here\n")
+
+
+@pytest.fixture
+def freezer(tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """A file system of its own for the state, that can be frozen (-f) and thawed (-u)."""
+    require_root()
+    for program in ("mkfs.ext4", "fsfreeze", "mount"):
+        require_program(program)
+    image, place = tmp_path / "image", tmp_path / "state"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(200 * 1024 * 1024)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    mounted = subprocess.run(["mount", "-o", "loop", image, place], check=False).returncode == 0
+    require(mounted, "a loop device")
+    try:
+        yield lambda option: subprocess.run(["fsfreeze", option, place], check=True) and None
+    finally:
+        subprocess.run(["fsfreeze", "-u", place], check=False, capture_output=True)
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.promise("X4")
+async def test_a_disk_that_stands_still_is_no_silence_of_the_program(
+    freezer: Callable[[str], None], folder: Path
+) -> None:
+    flood = "yes | head -c 50000000; echo; echo end; read x"
+    async with Engine(str(folder)) as engine:
+        execution_id = await engine.start(command=["sh", "-c", flood], idle=0.5)
+        await word(engine, execution_id, "y")
+        freezer("-f")
+        try:
+            snapshot = await engine.wait(execution_id, 2)  # three times what it may be silent for
+        finally:
+            freezer("-u")
+        assert snapshot.running
+        snapshot = await engine.wait(execution_id, PATIENCE, until="end")
+        assert (snapshot.matched, snapshot.running) == ("end", True), snapshot.detail
+        await engine.kill(execution_id)
 
 
 _HOPPING = """

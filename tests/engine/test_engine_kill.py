@@ -356,5 +356,6 @@ async def test_a_stopped_keeper_is_killed_through(engine: Engine, project: Proje
     snapshot = await engine.kill(running)
     assert snapshot.state is State.KILLED
     assert "did not answer" in snapshot.detail
+    assert (snapshot.output_bytes, snapshot.output_lines) == (6, 1)
     assert await_death(keeper) and not marked_processes([running])
     assert folded(project, running).state is State.KILLED

@@ -122,11 +122,20 @@ def _take_over(project: Project, execution_id: str) -> None:
                 raise
             time.sleep(_PAUSE_S)
     try:
+        execution = recover.load(project, execution_id) or execution  # its last words are read, too
         recover.sweep_after(execution)
         if execution.live:
             detail = "SIGKILL on request; its keeper did not answer and was ended too"
+            size, lines = recover.output_of(project.folder(execution_id))
             pen.append(
-                ev.Ended(state=State.KILLED, reason="killed", detail=detail, signal="SIGKILL")
+                ev.Ended(
+                    state=State.KILLED,
+                    reason="killed",
+                    detail=detail,
+                    signal="SIGKILL",
+                    size=size,
+                    lines=lines,
+                )
             )
     finally:
         pen.put_down()

@@ -143,6 +143,7 @@ class Keeper:
         self._answer()
         if self.paused and self.writer.backlog < LOW_WATER and not self._over_quota():
             self.paused = False
+            self._quiet_since = time.monotonic()
             if self.waiting == "disk":
                 self.continued()
             self._watch_outputs()
@@ -321,8 +322,8 @@ class Keeper:
     def _idle(self) -> None:
         quiet = time.monotonic() - self._quiet_since
         bound = float(self.job["idle"])
-        waits = self.waiting or self.host.busy  # for someone: that is not silence of its own
-        if waits or quiet < bound:
+        waits = self.waiting or self.host.busy or self.paused or self._away
+        if waits or quiet < bound:  # for someone, or for our disk: that is not silence of its own
             self.loop.after(max(0.01, bound - quiet) if not waits else bound, self._idle)
         else:
             self.end_by(verdict.idle(bound))
@@ -410,18 +411,13 @@ class Keeper:
 
     def _end(self) -> None:
         self.ended = True
-        status = self._status if self._status is not None else 0
         self.left = self.members()
         if self.left and self.outcome is not None:  # told to end: nothing may stay
             self.loop.after(0, self.kill_tree)
-        left = [
-            {"pid": pid, "start": procfs.start_time(pid), "command": procfs.command(pid)}
-            for pid in self.left
-        ]
-        record = verdict.record(self, status, self._usage)
+        record = verdict.record(self, self._status or 0, self._usage)
         point("keeper-ending")
         own = self.outcome is None  # its own end comes after its output; ours need not wait
-        self.writer.event("ended", own, **record, size=self.size, lines=self.lines, left=left)
+        self.writer.event("ended", own, **record, left=sweep.describe(self.left))
         if self.child.stdin.fd not in self.child.outputs:
             self.loop.off(self.child.stdin.fd)  # its number may come again
         self.child.stdin.close()

@@ -37,6 +37,14 @@ def _alive(pid: int) -> bool:
     return procfs.start_time(pid) != 0 and not procfs.is_keeper(pid)
 
 
+def describe(pids: list[int]) -> list[dict[str, object]]:
+    """Return what an exit record says of processes that were left behind."""
+    return [
+        {"pid": pid, "start": procfs.start_time(pid), "command": procfs.command(pid)}
+        for pid in pids
+    ]
+
+
 def send(pids: list[int], number: int) -> int:
     """Send a signal to each and return how many took it."""
     sent = 0

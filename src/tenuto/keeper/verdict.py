@@ -62,9 +62,10 @@ def _name(number: int) -> str:
 
 
 def record(keeper: Keeper, status: int, usage: resource.struct_rusage | None) -> dict[str, Any]:
-    """Return the exit record's fields but for output and what was left behind."""
+    """Return the exit record's fields but for what was left behind."""
     code = os.waitstatus_to_exitcode(status)
     fields: dict[str, Any] = {"exit_code": code if code >= 0 else None}
+    fields["size"], fields["lines"] = keeper.size, keeper.lines
     if code < 0:
         fields["signal"] = _name(-code)
     if usage is not None:
