@@ -23,7 +23,7 @@ def test_ps_groups_what_needs_someone_what_runs_and_what_is_done(cli):
     asks = cli.start("--title", "asks", "--", "cat")
     assert cli("wait", asks).returncode == 75
     lines = cli("ps").stdout.splitlines()
-    assert lines[0].split() == ["ID", "STATE", "AGE", "LINES", "TITLE"]
+    assert lines[0].split() == ["ID", "STATE", "TIME", "LINES", "TITLE"]
     assert lines[1] == "Needs you"
     assert "waiting: input" in lines[2]
     assert lines[2].endswith("asks")

@@ -272,3 +272,9 @@ def test_nothing_heavy_is_loaded_for_the_everyday_verbs(cli):
         assert "tenuto.engine.blocking" in loaded
         assert not loaded & heavy, words
     cli.argv = [sys.executable, "-m", "tenuto.cli.main"]
+
+
+def test_a_command_without_the_dashes_is_told_where_they_go(cli):
+    done = cli("run", "ls", "-la")
+    assert done.returncode == 2
+    assert "tenuto run -- " in done.stderr

@@ -35,7 +35,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse the arguments."""
-        raise InvalidInput(message, f"see: {self.prog} --help")
+        hint = f"see: {self.prog} --help"
+        if self.prog == "tenuto run" and message.startswith("unrecognized"):
+            hint = "a command stands after --, such as: tenuto run -- ls -l"
+        raise InvalidInput(message, hint)
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         del file

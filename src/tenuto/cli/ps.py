@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
 _DONE_MOST = 50
-_HEADER = ("ID", "STATE", "AGE", "LINES", "TITLE")
+_HEADER = ("ID", "STATE", "TIME", "LINES", "TITLE")
 
 
 def ps_arguments(parser: argparse.ArgumentParser) -> None:
