@@ -61,8 +61,8 @@ class Child:
 
         `alone` returns once no other thread of ours can hold a lock that the stem's copy would need.
         """
-        # a cell, a machine, and what goes into a confinement, needs a stem
-        plain = not job.get("cell") and not job.get("vm") and not job.get("confine")
+        # a cell and a machine need a stem, and so do some confinements
+        plain = not job.get("cell") and not job.get("vm") and not job.get("stem")
         spawned = True
         try:
             if job.get("pty"):
@@ -109,6 +109,7 @@ class Child:
 
     def move(self, group: str) -> None:
         """Have it begin in another control group than the one that was made for it."""
+        self._suits({})  # one that was forked ahead is in there
         if self._group_fd >= 0:
             os.close(self._group_fd)
         if self.group:
@@ -117,20 +118,34 @@ class Child:
         self._group_fd = os.open(group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def _spawn(self, job: dict[str, Any]) -> bool:
-        if job["code"] is not None:
+        if job["code"] is not None or job.get("confine"):
             self._open_channel()
+        places = self._theirs if job["code"] is not None else self._theirs[:_CHANNEL_FD]
+        inside = None
+        if job.get("confine"):
+            from tenuto.keeper.confine import Entry  # few need it
+
+            try:
+                inside = Entry(job, self._theirs[-1], len(places))
+            except OSError:
+                return False  # a stem meets the same, and tells
         steps = spawn.Steps()
-        steps.place(self._theirs)
+        steps.place([*places, *inside.descriptors] if inside else places)
         if self.terminal:
             steps.control_terminal(termios.TIOCSCTTY)
         steps.enter(job["cwd"])
-        for which, soft, hard in _bounds(job["limits"] or {}):
+        for which, soft, hard in _bounds(job.get("rlimits") or job["limits"] or {}):
             steps.limit(which, soft, hard)
-        steps.execute(job["argv"], _environment(job))
+        if inside:
+            inside.add(steps)
+        steps.execute(inside.argv if inside else job["argv"], _environment(job))
         try:
             self.pid, code, about = steps.run(self._group_fd)
         except OSError:  # a system that does not know the call, or forbids it
             return False
+        finally:
+            if inside:
+                inside.close()
         if code:
             self.exec_error = (code, f"{os.strerror(code)}: {(about or job['argv'][0])!r}")
         return True
@@ -309,6 +324,7 @@ def _exec(words: dict[str, Any]) -> None:
         from tenuto.keeper import confine
 
         confine.enter(words["confine"], _CHANNEL_FD)
+        words["argv"] = confine.argv(words, _CHANNEL_FD + 1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
     os.execve(words["argv"][0], words["argv"], environment)
 

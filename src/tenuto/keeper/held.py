@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from tenuto.keeper import cgroup, limits, procfs, sweep, verdict
+from tenuto.keeper import cgroup, confine, limits, procfs, sweep, verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Held:
             self._prepare(keeper.child)
         except OSError as error:
             self._confine["failed"] = f"the sandbox cannot be made: {error}"
+        job["stem"] = confine.needs_stem(self._confine)
         if any(self._limits.get(name) for name in ("memory", "cpu", "pids")):
             keeper.loop.after(_EVERY_S, self._look)
 
@@ -64,7 +65,7 @@ class Held:
 
     def alone(self, again: Callable[[], None]) -> bool:
         """Tell whether nothing outlives the program; else end it, and have `again` called soon."""
-        left = self._keeper.members()
+        left = [pid for pid in self._keeper.members() if not procfs.is_exiting(pid)]
         now = time.monotonic()
         self._patience = self._patience or now + _PATIENCE_S
         if not left or now > self._patience:
@@ -74,6 +75,11 @@ class Held:
         sweep.send(left, signal.SIGKILL)
         self._keeper.loop.after(_PAUSE_S, again)
         return False
+
+    def spawned(self) -> None:
+        """Report, for a program that was started without a stem, and is where it should be."""
+        if self._confine["kind"] != "bwrap" and self._keeper.child.exec_error is None:
+            self._keeper.channel.note_confined(self._confine["report"])
 
     def begun(self, message: dict[str, Any]) -> dict[str, Any] | None:
         """Return what to report if this is bubblewrap telling that everything is in place."""

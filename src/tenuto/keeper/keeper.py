@@ -73,7 +73,7 @@ class Keeper:
         self._away: set[int] = set()  # outputs that the writer reads itself, for now
         self.paused = False
         self._childless = False
-        self._killed_left = False
+        self._killed_left = self._listed_left = False
         self._status: int | None = None
         self._usage: resource.struct_rusage | None = None
         self._quiet_since = self._drain_until = 0.0
@@ -105,6 +105,8 @@ class Keeper:
             self._watch_outputs()
             if self.cell is None:
                 self.announce()
+            if self.held is not None and not stem:
+                self.held.spawned()
         else:  # nothing ever started
             self._status = 127 << 8
             self._drain()
@@ -412,12 +414,14 @@ class Keeper:
     def _end(self) -> None:
         self.ended = True
         self.left = self.members()
-        if self.left and self.outcome is not None:  # told to end: nothing may stay
-            self.loop.after(0, self.kill_tree)
+        if self.left and (self.outcome is not None or self.held is not None):
+            self.loop.after(0, self.kill_tree)  # told to end, or held: nothing may stay
+        left = [pid for pid in self.left if self.held is None or not procfs.is_exiting(pid)]
+        self._listed_left = bool(left)
         record = verdict.record(self, self._status or 0, self._usage)
         point("keeper-ending")
         own = self.outcome is None  # its own end comes after its output; ours need not wait
-        self.writer.event("ended", own, **record, left=sweep.describe(self.left))
+        self.writer.event("ended", own, **record, left=sweep.describe(left))
         if self.child.stdin.fd not in self.child.outputs:
             self.loop.off(self.child.stdin.fd)  # its number may come again
         self.child.stdin.close()
@@ -433,12 +437,13 @@ class Keeper:
     def settle_left(self) -> None:
         """Let go once the last process that stayed behind is gone."""
         self.left = self.members() if self.left else []
-        if not self.left and not self._killed_left:
-            self.writer.event("left_behind_ended", in_turn=True)
-        elif not self.left:
+        if self.left:
+            return
+        if self._killed_left and self._listed_left:
             self.writer.event("left_behind_ended", in_turn=True, killed=True)
-        if not self.left:
-            self._finish()
+        elif self._listed_left:
+            self.writer.event("left_behind_ended", in_turn=True)
+        self._finish()
 
     def _finish(self) -> None:
         for fd in list(self.child.outputs):

@@ -13,9 +13,9 @@ import stat
 import struct
 from collections.abc import Iterable
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 _VERSION = 1 << 0
-_PATH_BENEATH = 1
+PATH_BENEATH = 1
 
 EXECUTE = 1 << 0
 _WRITE_FILE = 1 << 1
@@ -96,6 +96,24 @@ def restrict(
     is restricted, and what it starts: call it before others are started. Raises OSError, having
     changed nothing, where there is no Landlock at all. Sets no_new_privs.
     """
+    fd = rules(read, write, execute, tcp=tcp, scope=scope)
+    try:
+        no_new_privs()
+        _call(RESTRICT_SELF, fd, 0)
+    finally:
+        os.close(fd)
+    return left_out(abi(), tcp, scope)
+
+
+def rules(
+    read: Iterable[str] = (),
+    write: Iterable[str] = (),
+    execute: Iterable[str] = (),
+    *,
+    tcp: bool = False,
+    scope: bool = True,
+) -> int:
+    """Return a descriptor of the rules that `restrict` would set, for `enforce` or a child."""
     version = abi()
     if not version:
         raise OSError(errno.ENOSYS, "landlock: this kernel has none, or it is turned off")
@@ -106,7 +124,7 @@ def restrict(
     if version >= 6:
         fields.append(_SCOPES if scope else 0)
     attributes = struct.pack(f"={len(fields)}Q", *fields)
-    rules = _call(_CREATE_RULESET, attributes, len(attributes), 0)
+    fd = _call(_CREATE_RULESET, attributes, len(attributes), 0)
     try:
         for paths, rights in (
             (read, _READ),
@@ -114,12 +132,29 @@ def restrict(
             (write, _READ | EXECUTE | _WRITE | _RESOLVE_UNIX),
         ):
             for path in paths:
-                _allow(rules, path, rights & handled)
-        no_new_privs()
-        _call(_RESTRICT_SELF, rules, 0)
-    finally:
-        os.close(rules)
-    return left_out(version, tcp, scope)
+                _allow(fd, path, rights & handled)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def enforce(fd: int) -> None:
+    """Put this process under rules, with its own folder in /proc to read on top.
+
+    Those of other processes tell what they run. A program that is executed keeps this one.
+    """
+    own = os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)
+    _call(ADD_RULE, fd, PATH_BENEATH, beneath(own), 0)
+    os.close(own)
+    no_new_privs()
+    _call(RESTRICT_SELF, fd, 0)
+    os.close(fd)
+
+
+def beneath(fd: int, rights: int = _READ) -> bytes:
+    """Return the rule that gives rights on what is beneath an open folder: to read, by default."""
+    return struct.pack("=Qi", rights, fd)
 
 
 def _filesystem(version: int) -> int:
@@ -131,7 +166,7 @@ def _filesystem(version: int) -> int:
     return rights
 
 
-def _allow(rules: int, path: str, rights: int) -> None:
+def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -139,7 +174,7 @@ def _allow(rules: int, path: str, rights: int) -> None:
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             rights &= _ON_FILES
-        _call(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", rights, fd), 0)
+        _call(ADD_RULE, ruleset, PATH_BENEATH, beneath(fd, rights), 0)
     finally:
         os.close(fd)
 

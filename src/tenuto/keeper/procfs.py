@@ -12,6 +12,7 @@ STEM_NAME = "tenuto-stem"
 _OURS = (KEEPER_NAME, ZYGOTE_NAME, IDLE_NAME)
 _ENTRY = b"from tenuto.keeper.zygote import main"  # as BOOT has it
 MARK = "TENUTO_EXECUTION"
+_PF_EXITING = 4
 
 # read and readv, and select with one descriptor: a program that is blocked there waits for input
 _READ_CALLS = {"x86_64": ("0", "19"), "aarch64": ("63", "65")}.get(os.uname().machine, ())
@@ -50,6 +51,12 @@ def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on (the name may hold anything)."""
     text = read(f"/proc/{pid}/stat").decode("utf-8", "replace")
     return text[text.rfind(")") + 1 :].split()
+
+
+def is_exiting(pid: int) -> bool:
+    """Tell whether a process of one thread has begun to exit: it will run none of its code again."""
+    fields = _stat(pid)
+    return len(fields) <= 17 or (fields[17] == "1" and bool(int(fields[6]) & _PF_EXITING))
 
 
 def parent(pid: int) -> int:

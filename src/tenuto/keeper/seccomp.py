@@ -98,11 +98,16 @@ def install(program: bytes) -> None:
     """Put this thread, and what it starts from here on, under a filter. Sets no_new_privs."""
     landlock.no_new_privs()
     buffer = ctypes.create_string_buffer(program, len(program))
-    head = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
+    head = header(program, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(22, 2, ctypes.c_char_p(head), 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"seccomp: {os.strerror(code)}")
+
+
+def header(program: bytes, address: int) -> bytes:
+    """Return what the kernel is pointed to: how long a filter is, and where it stands in memory."""
+    return struct.pack("HxxxxxxP", len(program) // 8, address)
 
 
 def _program(rules: list[Rule], otherwise: int, newer: int, machine: str) -> bytes:

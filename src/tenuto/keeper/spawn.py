@@ -23,6 +23,9 @@ _SIGKILL = 9
 # System calls of x86_64.
 _DUP2, _IOCTL, _EXECVE, _FCNTL, _CHDIR = 33, 16, 59, 72, 80
 _GETPPID, _SETSID, _PRCTL, _PRLIMIT, _CLOSE_RANGE = 110, 112, 157, 302, 436
+_WRITE, _OPEN, _CLOSE, _CAPSET = 1, 2, 3, 126
+_SETGROUPS, _SETRESUID, _SETRESGID = 116, 117, 119
+_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
 _F_SETFD = 2
 
 # int spawn(struct clone_args *how, size_t size, struct step *steps), in x86_64. A step is six words:
@@ -32,23 +35,25 @@ _CODE = bytes.fromhex(
     "b8b3010000"  #    mov  eax, 435           clone3(how, size)
     "0f05"  #          syscall
     "4885c0"  #        test rax, rax
-    "7401"  #          jz   step               the child goes on there
+    "7401"  #          jz   +1                 the child goes on after the return
     "c3"  #            ret                     we return its pid, or an error
-    "498b00"  #  step: mov  rax, [r8]
-    "498b7808"  #      mov  rdi, [r8+8]
-    "498b7010"  #      mov  rsi, [r8+16]
-    "498b5018"  #      mov  rdx, [r8+24]
-    "4d8b5020"  #      mov  r10, [r8+32]
+    "4d89c6"  #        mov  r14, r8            not among the arguments of a call
+    "4531c0"  #        xor  r8d, r8d           the fifth argument is always 0
+    "498b06"  #  step: mov  rax, [r14]
+    "498b7e08"  #      mov  rdi, [r14+8]
+    "498b7610"  #      mov  rsi, [r14+16]
+    "498b5618"  #      mov  rdx, [r14+24]
+    "4d8b5620"  #      mov  r10, [r14+32]
     "0f05"  #          syscall
     "4885c0"  #        test rax, rax
     "7813"  #          js   fail
-    "4983782800"  #    cmp  qword [r8+40], 0
+    "49837e2800"  #    cmp  qword [r14+40], 0
     "7406"  #          je   next
-    "493b4028"  #      cmp  rax, [r8+40]
+    "493b4628"  #      cmp  rax, [r14+40]
     "7506"  #          jne  fail
-    "4983c030"  # next: add r8, 48
+    "4983c630"  # next: add r14, 48
     "ebd3"  #          jmp  step
-    "49894028"  # fail: mov [r8+40], rax       for us to read: the memory is ours
+    "49894628"  # fail: mov [r14+40], rax      for us to read: the memory is ours
     "bf7f000000"  #    mov  edi, 127
     "b8e7000000"  #    mov  eax, 231           exit_group(127)
     "0f05"  #          syscall
@@ -130,6 +135,51 @@ class Steps:
         """Set a resource limit; negative means none."""
         pair = struct.pack("<QQ", soft & (2**64 - 1), hard & (2**64 - 1))
         self._add(_PRLIMIT, 0, which, self._text(pair))
+
+    # Into a confinement; see confine.py
+
+    def join(self, group: str, free: int) -> None:
+        """Join a control group; `free` is the lowest descriptor that is not open."""
+        path = self._text(os.fsencode(os.path.join(group, "cgroup.procs")))
+        self._add(_OPEN, path, os.O_WRONLY | os.O_CLOEXEC, wanted=free)
+        self._add(_WRITE, free, self._text(b"0"), 1)
+        self._add(_CLOSE, free)
+
+    def become(self, uid: int, gid: int) -> None:
+        """Be another user for good, and die with us all the same."""
+        self._add(_SETGROUPS)
+        self._add(_SETRESGID, gid, gid, gid)
+        self._add(_SETRESUID, uid, uid, uid)
+        self._add(_PRCTL, _PR_SET_PDEATHSIG, _SIGKILL)
+        self._add(_GETPPID, wanted=os.getpid())
+
+    def drop_capabilities(self, calls: list[tuple[int, int, int, int]]) -> None:
+        """Give up every capability, by these calls and a last one."""
+        from tenuto.keeper import privileges
+
+        for arguments in calls:
+            self._add(_PRCTL, *arguments)
+        self._add(_CAPSET, self._text(privileges.CAPSET_HEAD), self._text(privileges.CAPSET_NONE))
+
+    def restrict(self, rules: int, free: int) -> None:
+        """Go under Landlock's rules, open as `rules`, with its own folder in /proc to read."""
+        from tenuto.keeper import landlock
+
+        self._add(_OPEN, self._text(b"/proc/self"), os.O_PATH | os.O_CLOEXEC, wanted=free)
+        rule = self._text(landlock.beneath(free))
+        self._add(landlock.ADD_RULE, rules, landlock.PATH_BENEATH, rule)
+        self._add(_CLOSE, free)
+        self._add(_PRCTL, _PR_SET_NO_NEW_PRIVS, 1)
+        self._add(landlock.RESTRICT_SELF, rules)
+        self._add(_CLOSE, rules)
+
+    def filter(self, program: bytes) -> None:
+        """Go under a seccomp filter; nothing but the exec may follow."""
+        from tenuto.keeper import seccomp
+
+        head = seccomp.header(program, self._text(program))
+        self._add(_PRCTL, _PR_SET_NO_NEW_PRIVS, 1)
+        self._add(_PRCTL, _PR_SET_SECCOMP, 2, self._text(head))
 
     def execute(self, argv: list[str], environment: dict[str, str]) -> None:
         """Become the program."""

@@ -56,6 +56,8 @@ def main(arguments: list[str]) -> NoReturn:
     if base:
         cgroup.join(base)
         cgroup.tidy(base)
+    if ahead:
+        __import__("tenuto.keeper.held")  # shared by the keepers that need it
     if ahead and arguments[2:]:
         _load(arguments[2], arguments[3:])
     if ahead and not faults.WANTED:

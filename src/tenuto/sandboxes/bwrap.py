@@ -7,13 +7,13 @@ import shutil
 from collections.abc import Sequence
 
 from tenuto.core.confinement import Confinement, Subject
-from tenuto.keeper import confine, seccomp
+from tenuto.keeper import seccomp
 from tenuto.sandboxes import filters, probing
 from tenuto.sandboxes.bounds import plain_limits
 from tenuto.sandboxes.view import inside
 
 _TMP = "/tmp"
-_KERNEL = ("/proc", "/dev", "/sys")
+_RESOLVER = "/etc/resolv.conf"  # often a link into /run, which is not there
 
 
 class Bwrap:
@@ -65,6 +65,7 @@ class Bwrap:
             "kind": "bwrap",
             "filter": filters.in_namespaces(subject.net),
             "arguments": self._arguments(subject),
+            "files": _copied(subject.view.execute),
             "groups": subject.groups,
             "guard": subject.guard,
             "ignore_signals": subject.pty,
@@ -75,47 +76,67 @@ class Bwrap:
         if subject.owner is not None:
             words["uid"], words["gid"] = subject.owner
         return Confinement(
-            argv=(program, "--args", str(confine.ARGUMENTS_FD), "--", *argv),
+            argv=(program, "--args", "@", "--", *argv),
             cwd="/",
             environ=subject.environ,
             confine=words,
             rlimits=bounds,
         )
 
-    def _arguments(self, subject: Subject) -> list[str]:
-        words = [
+    def _arguments(self, subject: Subject) -> list[str | int]:
+        """Return what bubblewrap is told; a number is the how-manieth of the descriptors it gets."""
+        words: list[str | int] = [
             "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts",
             "--unshare-cgroup-try", "--die-with-parent", "--cap-drop", "ALL",
-            "--json-status-fd", str(confine.STATUS_FD), "--seccomp", str(confine.FILTER_FD),
+            "--json-status-fd", 0, "--seccomp", 1,
         ]  # fmt: skip
         if subject.net != "on":
             words.append("--unshare-net")
         if not subject.pty:
             words.append("--new-session")  # a signal to the program is none to bubblewrap
-        system = [path for path in subject.view.execute if not inside(path, _TMP)]
-        for path in system:
-            words += _read_only(path)
-        size = []
-        if subject.limits.memory and "memory" not in subject.groups:
-            size = ["--size", str(subject.limits.memory)]
-        words += ["--proc", "/proc", "--dev", "/dev", *size, "--tmpfs", "/dev/shm"]
-        words += ["--remount-ro", "/dev", *size, "--tmpfs", _TMP]
-        for path in subject.view.execute:
-            if path not in system:
-                words += _read_only(path)
-        for path in subject.view.write:
-            words += ["--bind", path, path]
-        for path in subject.view.execute:  # what is only to be read stays so inside what is not
-            if any(inside(path, folder) for folder in subject.view.write):
-                words += ["--ro-bind", path, path]
-        for path in subject.view.hide:
-            if any(inside(path, other) for other in (*subject.view.write, *subject.view.execute)):
-                words += ["--tmpfs", path, "--remount-ro", path]
-        return [*words, "--remount-ro", "/", "--chdir", subject.cwd]
+        return [*words, *_files(subject), "--chdir", subject.cwd]
+
+
+def _files(subject: Subject) -> list[str | int]:
+    """Return the mounts, each after those that it lies on."""
+    view = subject.view
+    system = [path for path in view.execute if not inside(path, _TMP)]
+    copied = _copied(view.execute)
+    words: list[str | int] = []
+    for path in system:
+        words += _read_only(path) if path not in copied else ()
+    for place, path in enumerate(copied):
+        words += ["--file", 3 + place, path]
+    size: list[str | int] = []
+    if subject.limits.memory and "memory" not in subject.groups:
+        size = ["--size", str(subject.limits.memory)]
+    # root without privileges is still the owner of the files in /proc/sys
+    words += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    words += [*size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev", *size, "--tmpfs", _TMP]
+    for path in view.execute:
+        words += _read_only(path) if path not in system else ()
+    for path in view.write:
+        words += ["--bind", path, path]
+    for path in view.execute:  # what is only to be read stays so inside what is not
+        if any(inside(path, folder) for folder in view.write):
+            words += ["--ro-bind", path, path]
+    for path in view.hide:
+        if any(inside(path, other) for other in (*view.write, *view.execute)):
+            words += ["--tmpfs", path, "--remount-ro", path]
+    return [*words, "--remount-ro", "/"]
+
+
+def _copied(paths: Sequence[str]) -> list[str]:
+    """Return the small files of the system: a mount for each would take longer than all the rest."""
+    return [path for path in paths if path.startswith("/etc/") and _is_file(path)]
+
+
+def _is_file(path: str) -> bool:
+    return os.path.isfile(path) and (path == _RESOLVER or not os.path.islink(path))
 
 
 def _read_only(path: str) -> list[str]:
-    if os.path.islink(path) and os.path.dirname(path) == "/":  # /bin is usr/bin
+    if os.path.islink(path) and os.path.dirname(path) in ("/", "/etc"):  # /bin is usr/bin
         return ["--symlink", os.readlink(path), path]
     return ["--ro-bind", path, path]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import cache
 
 import msgspec
 
@@ -21,6 +22,11 @@ _found: dict[tuple[str, frozenset[str]], str] = {}
 _lock = threading.Lock()
 
 
+@cache
+def _groups() -> dict[str, str]:
+    return limits.find()
+
+
 class Ladder:
     """Rungs from the strictest down. What works here is found out once per process."""
 
@@ -31,7 +37,7 @@ class Ladder:
 
     def groups(self) -> dict[str, str]:
         """Return where control groups can be made that limit memory and pids."""
-        return {} if "cgroup" in probing.without() else limits.find()
+        return {} if "cgroup" in probing.without() else _groups()
 
     def examine(self) -> list[Found]:
         """Return every rung with why it does not work here, if it does not."""

@@ -22,7 +22,8 @@ _STEM = (
     "job=json.loads(sys.argv[2])\n"
     "os.dup2(os.open('/dev/null',os.O_RDWR),3)\n"
     "confine.enter(job['confine'],3)\n"
-    "os.execve(job['argv'][0],job['argv'],job['env'])"
+    "argv=confine.argv(job,4)\n"
+    "os.execve(argv[0],argv,job['env'])"
 )
 
 

@@ -15,12 +15,11 @@ _SYSTEM = (
 
 # Of /etc only what programs need to run at all: no keys, no shadow, no service's secrets.
 _ETC = (
-    "alternatives", "bash.bashrc", "ca-certificates", "crypto-policies", "debian_version", "fonts",
+    "alternatives", "bash.bashrc", "ca-certificates", "crypto-policies", "debian_version",
     "gai.conf", "group", "host.conf", "hostname", "hosts", "inputrc", "ld.so.cache", "ld.so.conf",
-    "ld.so.conf.d", "locale.alias", "locale.conf", "localtime", "lsb-release", "magic",
-    "mime.types", "networks", "nsswitch.conf", "os-release", "passwd", "pki/ca-trust",
-    "pki/tls/cert.pem", "pki/tls/certs", "profile", "profile.d", "protocols", "resolv.conf",
-    "services", "shells", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
+    "localtime", "mime.types", "nsswitch.conf", "os-release", "passwd", "pki/ca-trust",
+    "pki/tls/cert.pem", "pki/tls/certs", "profile", "protocols", "resolv.conf", "services",
+    "shells", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "timezone",
 )  # fmt: skip
 
 # A working folder that holds one of these would hold the whole machine.
@@ -67,7 +66,7 @@ def view_of(
                 f"{path} would be writable: too much for a sandbox",
                 "name a working directory of its own with --cwd",
             )
-    execute = [path for path in _SYSTEM if os.path.exists(path)]
+    execute = [path for path in _SYSTEM if os.path.isdir(path) and os.listdir(path)]
     execute += [path for name in _ETC if os.path.exists(path := f"/etc/{name}")]
     for path in _needed(argv, user_home, hide):
         if not any(inside(path, other) for other in (*execute, *write)):
