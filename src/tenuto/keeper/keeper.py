@@ -21,7 +21,7 @@ from tenuto.keeper.faults import describe, point
 from tenuto.keeper.host import Host
 from tenuto.keeper.loop import Loop
 from tenuto.keeper.requests import Requests
-from tenuto.keeper.stopping import interrupt
+from tenuto.keeper.stopping import Clock, interrupt
 from tenuto.keeper.writer import HIGH_WATER, LOW_WATER, TapeWriter, await_rest
 
 TYPE_CHECKING = False  # as type checkers know it: importing typing would cost each keeper 10 ms
@@ -70,13 +70,14 @@ class Keeper:
         self.left: list[int] = []
         self._boot = boot
         self._start = procfs.start_time(os.getpid())
-        self._away: set[int] = set()  # outputs that the writer reads itself, for now
+        self.away: set[int] = set()  # outputs that the writer reads itself, for now
         self.paused = False
         self._childless = False
         self._killed_left = self._listed_left = False
         self._status: int | None = None
         self._usage: resource.struct_rusage | None = None
-        self._quiet_since = self._drain_until = 0.0
+        self.clock = Clock(self)
+        self._drain_until = 0.0
 
     def take(self, data: bytes, tape_fd: int, dir_fd: int, starter: socket.socket) -> None:
         """Take a job, its locked tape and folder, and the connection of whoever started it."""
@@ -166,7 +167,7 @@ class Keeper:
 
     def watch_output(self, fd: int) -> None:
         """Watch for output unless paused, and on a terminal for room for what is to be typed."""
-        if fd in self._away:
+        if fd in self.away:
             return
         mask = 0 if self.paused else select.EPOLLIN
         if fd == self.child.stdin.fd and self.child.stdin.blocked:
@@ -197,11 +198,7 @@ class Keeper:
     def announce(self) -> None:
         """Record that the program runs, and measure from here on."""
         self.writer.event("started", **self.marks())
-        self._quiet_since = time.monotonic()
-        if self.job.get("deadline"):
-            self.loop.after(float(self.job["deadline"]), self._deadline)
-        if self.job.get("idle"):
-            self.loop.after(float(self.job["idle"]), self._idle)
+        self.clock.start()
         self.asking.soon()
 
     # Output
@@ -248,13 +245,13 @@ class Keeper:
 
     def _pump(self, fd: int) -> None:
         """Let the writer read what comes in bulk, a few megabytes at a time."""
-        if self.child.terminal or fd in self._away:
+        if self.child.terminal or fd in self.away:
             return
-        self._away.add(fd)
+        self.away.add(fd)
         self.loop.off(fd)
 
         def back(size: int, lines: int) -> None:
-            self._away.discard(fd)
+            self.away.discard(fd)
             self.size += size
             self.lines += lines
             self._active()
@@ -291,7 +288,7 @@ class Keeper:
 
     def _active(self) -> None:
         """Something moved: whoever watches for silence begins anew."""
-        self._quiet_since = time.monotonic()
+        self.clock.moved()
         self.asking.soon()
 
     @property
@@ -308,7 +305,7 @@ class Keeper:
     def note_call(self, body: bytes) -> None:
         """Record a call of the code, or its answer, and hold the child back if the tape is behind."""
         self.writer.aside(body)
-        self._quiet_since = time.monotonic()
+        self.clock.moved()
         self.hold_back()
 
     def input_moved(self) -> None:
@@ -316,19 +313,7 @@ class Keeper:
         self.asking.moved()
         self._active()
 
-    # Deadlines, kill, interrupt
-
-    def _deadline(self) -> None:
-        self.end_by(verdict.deadline(float(self.job["deadline"])))
-
-    def _idle(self) -> None:
-        quiet = time.monotonic() - self._quiet_since
-        bound = float(self.job["idle"])
-        waits = self.waiting or self.host.busy or self.paused or self._away
-        if waits or quiet < bound:  # for someone, or for our disk: that is not silence of its own
-            self.loop.after(max(0.01, bound - quiet) if not waits else bound, self._idle)
-        else:
-            self.end_by(verdict.idle(bound))
+    # Kill
 
     def end_by(self, outcome: verdict.Outcome) -> None:
         """End the whole tree for a reason; the first reason counts."""
@@ -390,7 +375,7 @@ class Keeper:
 
     def _drain(self) -> None:
         """Take what the program wrote before it ended; others may hold its pipes much longer."""
-        if self._away or self.held_back:
+        if self.away or self.held_back:
             return
         self._drain_until = self._drain_until or time.monotonic() + _DRAIN_S
         for fd in list(self.child.outputs):
@@ -426,7 +411,7 @@ class Keeper:
             self.loop.off(self.child.stdin.fd)  # its number may come again
         self.child.stdin.close()
         self.host.ended()
-        self.loop.never(self._deadline, self._idle, self.asking.look)
+        self.loop.never(self.clock.deadline, self.clock.idle, self.asking.look)
         if self.cells is not None:
             self.cells.ended(record)
         if not self.left:

@@ -1,15 +1,52 @@
-"""Asking a program to stop: politely, then with emphasis, then by force."""
+"""Ends that come from outside the program: deadlines, and being asked to stop."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 
 from tenuto.keeper import verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tenuto.keeper.keeper import Keeper
+
+
+class Clock:
+    """The deadlines that were asked for: one from the start, one from the last thing that moved."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        """Measure for this keeper, from `start` on."""
+        self._keeper = keeper
+        self._quiet_since = 0.0
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self.moved()
+        keeper = self._keeper
+        for name, call in (("deadline", self.deadline), ("idle", self.idle)):
+            if keeper.job.get(name):
+                keeper.loop.after(float(keeper.job[name]), call)
+
+    def moved(self) -> None:
+        """Something moved: silence begins anew."""
+        self._quiet_since = time.monotonic()
+
+    def deadline(self) -> None:
+        """End it: it ran for as long as it may."""
+        self._keeper.end_by(verdict.deadline(float(self._keeper.job["deadline"])))
+
+    def idle(self) -> None:
+        """End it if nothing moved for as long as it may be silent, or look again later."""
+        keeper = self._keeper
+        quiet = time.monotonic() - self._quiet_since
+        bound = float(keeper.job["idle"])
+        waits = keeper.waiting or keeper.host.busy or keeper.paused or keeper.away
+        if waits or quiet < bound:  # for someone, or for our disk: that is not silence of its own
+            keeper.loop.after(max(0.01, bound - quiet) if not waits else bound, self.idle)
+        else:
+            keeper.end_by(verdict.idle(bound))
 
 
 def interrupt(keeper: Keeper, reason: str, grace: float) -> None:
