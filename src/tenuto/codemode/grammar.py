@@ -149,7 +149,7 @@ def outside_functions(root: Node, source: bytes, word: bytes) -> Iterator[tuple[
             node = cursor.node
             if node is None or node.start_byte > at:
                 break
-            if node.type == kind and node.end_byte == after:
+            if node.end_byte == after and (node.type == kind or _awaits(node, within, kind)):
                 yield around, within, node
                 break
             if node.type in FUNCTIONS and not _in_key(node, at):
@@ -157,6 +157,16 @@ def outside_functions(root: Node, source: bytes, word: bytes) -> Iterator[tuple[
                 break
             around, within = within, node
         at = source.find(word, after)
+
+
+def _awaits(node: Node, around: Node, kind: str) -> bool:
+    """Tell `await (x)`, `await [x]` and a template after it, which read like a function's name."""
+    named = kind == "await" and node.type == "identifier"
+    return (
+        named
+        and around.type in ("call_expression", "subscript_expression")
+        and around.start_byte == node.start_byte
+    )
 
 
 def _in_key(node: Node, at: int) -> bool:

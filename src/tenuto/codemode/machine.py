@@ -51,6 +51,22 @@ for _name, _result, _arguments in (
     _function.restype, _function.argtypes = _result, _arguments
 
 
+_libc = ctypes.PyDLL(None)
+_libc.sbrk.restype, _libc.sbrk.argtypes = ctypes.c_void_p, (ctypes.c_ssize_t,)
+_M_TRIM_THRESHOLD, _NEVER = -1, 2**31 - 1
+
+
+def keep_heap() -> int:
+    """Have the heap keep its size from here on, so that its end tells how large it once was."""
+    _libc.mallopt(_M_TRIM_THRESHOLD, _NEVER)
+    return heap_end()
+
+
+def heap_end() -> int:
+    """Return where the heap ends now."""
+    return int(_libc.sbrk(0) or 0)
+
+
 class Machine:
     """A context, its surface, and the surface's calls (`run`, `fire`, …) as attributes."""
 

@@ -17,7 +17,7 @@ import time
 
 from tenuto.codemode import hardening, source
 from tenuto.codemode.grammar import BadSourceError
-from tenuto.codemode.machine import Machine
+from tenuto.codemode.machine import Machine, heap_end, keep_heap
 
 TYPE_CHECKING = False  # typing would cost the image 10 ms and its pages
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ CHANNEL_FD = 3
 _READ = 256 * 1024
 _DAY_MS = 86_400_000
 _ROOM = 8 * 1024 * 1024  # so that an error can be told when all memory is used
+_FULL = 0.4  # of the limit; blocks of many megabytes are not in the heap
 _BADLY, _OUT_OF_MEMORY = 1, 2
 _NOTHING_LEFT = (
     "the code waits for a promise that nothing can settle any more: "
@@ -43,6 +44,7 @@ class Vm:
         self.memory = 128 * 1024 * 1024
         self._prepared: source.Prepared | None = None
         self._last_timer = 0
+        self._heap = heap_end()
         self._begin()
         self.machine = Machine(
             {
@@ -53,6 +55,7 @@ class Vm:
                 "calling": self._calling,
                 "column": self._column,
                 "done": self._done,
+                "full": self._full,
                 "room": self._room,
             }
         )
@@ -70,6 +73,7 @@ class Vm:
     def equip(self, inputs: object, functions: list[str], memory: int) -> None:
         """Give the code its inputs and functions, and bound its memory."""
         self.memory = memory
+        self._heap = keep_heap()
         if inputs or functions:
             self.machine.equip(json.dumps(inputs), json.dumps(functions))
         self.machine.context.set_memory_limit(memory)
@@ -125,6 +129,10 @@ class Vm:
             self._settled = True
         elif not self._failed:
             self._failed = _OUT_OF_MEMORY if code == _OUT_OF_MEMORY else _BADLY
+
+    def _full(self) -> bool:
+        """Tell whether the heap was ever near its limit: what filled it may be freed again."""
+        return heap_end() - self._heap >= _FULL * self.memory
 
     def _room(self) -> None:
         self.machine.context.set_memory_limit(self.memory + _ROOM)
@@ -253,7 +261,7 @@ class Vm:
         """Tell of an error that came past the surface: it had no room, or no stack, to catch it."""
         head = text.partition("\n")[0]
         name, _, message = head.partition(": ")
-        if "out of memory" in head:
+        if "out of memory" in head or (head == "null" and self._full()):
             self._room()
             self._failed = _OUT_OF_MEMORY
         self._raise(name if message else "InternalError", message or head)

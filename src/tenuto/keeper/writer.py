@@ -103,8 +103,13 @@ class TapeWriter:
         return self._accepted + self._pumped - self._dropped
 
     def event(self, kind: str, in_turn: bool = False, **fields: object) -> None:
-        """Append an event; on a full disk it passes the output that waits, unless `in_turn`."""
-        text = json.dumps({"type": kind, **fields}, separators=(",", ":"), ensure_ascii=False)
+        """Append an event; on a full disk it passes the output that waits, unless `in_turn`.
+
+        Raises ValueError for what is no JSON, such as a number that a child made infinite.
+        """
+        text = json.dumps(
+            {"type": kind, **fields}, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        )
         body = text.encode("utf-8", "replace")  # half of a surrogate pair is no text
         stream = frames.EVENT | _IN_TURN if in_turn else frames.EVENT
         self._given += len(body) + _COST

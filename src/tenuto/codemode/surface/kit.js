@@ -143,6 +143,8 @@
     kit.defineProperty(target, name, { __proto__: null, value, writable: true, configurable: true, enumerable: false });
   };
 
+  // The engine makes every template of this method.
+  kit.defineProperty(String.prototype, 'concat', { __proto__: null, writable: false, configurable: false });
   // Stack traces are text: through this hook code could reach the functions of ours that called it.
   kit.defineProperty(Error, 'prepareStackTrace', { __proto__: null, value: undefined, writable: false, configurable: false });
 };

@@ -1,7 +1,7 @@
 // Running the user's code: timers, stdin, host functions, and how it ends.
 //
 // Python gives `host`: write(line), timer(id, ms), cancel(id), reading(), calling(line),
-// column(line, column), done(code) and room(). They take text and numbers only, and never throw. Python calls back what `kit` has below.
+// column(line, column), done(code), full() and room(). They take text and numbers only, and never throw. Python calls back what `kit` has below.
 (kit, host) => {
   'use strict';
   const VALUE_MAX = 16 * 1024 * 1024;
@@ -21,7 +21,8 @@
   // The end
 
   kit.fail = (error) => {
-    const memory = kit.isOutOfMemory(error);
+    // Where there is no room for the error itself, the engine throws null.
+    const memory = kit.isOutOfMemory(error) || (error === null && host.full());
     if (memory) host.room();
     try {
       const raised = kit.raised(error);
@@ -48,7 +49,7 @@
     try {
       json = kit.exactJson(value);
     } catch (error) {
-      if (kit.isOutOfMemory(error)) throw error;
+      if (kit.isOutOfMemory(error) || error === null) throw error;
     }
     let field = json;
     let name = 'json';
@@ -66,7 +67,7 @@
     try {
       return kit.inspect(value, 4);
     } catch (error) {
-      if (kit.isOutOfMemory(error)) throw error;
+      if (kit.isOutOfMemory(error) || error === null) throw error;
       return `<a value that cannot be shown: ${kit.errorHead(error)}>`;
     }
   };
