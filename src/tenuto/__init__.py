@@ -23,10 +23,12 @@ if TYPE_CHECKING:
         SandboxUnavailable,
         TenutoError,
         UnknownExecution,
+        UnknownTool,
     )
     from tenuto.core.execution import Chunk, Snapshot
     from tenuto.core.specs import Limits, Sandbox, Spec
     from tenuto.core.states import State, WaitingFor
+    from tenuto.core.tools import Tool
     from tenuto.engine.engine import Engine
     from tenuto.engine.sessions import Session
     from tenuto.engine.settings import Settings
@@ -56,7 +58,9 @@ _HOMES = {
     "Spec": "tenuto.core.specs",
     "State": "tenuto.core.states",
     "TenutoError": "tenuto.core.errors",
+    "Tool": "tenuto.core.tools",
     "UnknownExecution": "tenuto.core.errors",
+    "UnknownTool": "tenuto.core.errors",
     "WaitingFor": "tenuto.core.states",
 }
 
@@ -83,7 +87,9 @@ __all__ = [
     "Spec",
     "State",
     "TenutoError",
+    "Tool",
     "UnknownExecution",
+    "UnknownTool",
     "WaitingFor",
     "__version__",
 ]

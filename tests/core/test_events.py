@@ -37,6 +37,7 @@ SAMPLES = [
     ev.HostCalled(n=1, name="a.b", args=[1, {"k": None}]),
     ev.HostAnswered(n=1, ok=True, value={"a": [1]}),
     ev.HostAnswered(n=2, ok=False, error={"name": "E", "message": "m"}),
+    ev.ToolsUsed(tools={"greet": 2}),
     ev.Confined(level="bwrap", missing=("m",), net="off", scratch="/tmp/x"),
     ev.Cleared(upto=9, size=10),
     ev.Repaired(size=11),

@@ -385,10 +385,10 @@ async def test_every_public_verb_is_typed_and_documented() -> None:
     verbs = {
         "start", "run", "wait", "follow", "logs", "send", "kill", "kill_all", "interrupt", "resume",
         "list", "show", "clear", "clean", "report", "reports", "health", "resize",
-        "serve", "sessions", "clear_session",
+        "code", "serve", "sessions", "clear_session", "detach", "read",
     }  # fmt: skip
     public = {name for name in vars(Engine) if not name.startswith("_")}
-    assert verbs | {"settings"} == public
+    assert verbs | {"home", "settings", "tools"} == public
     for name in verbs:
         verb = getattr(Engine, name)
         assert inspect.getdoc(verb), name

@@ -24,6 +24,7 @@ def fake_work(code: str, functions: Any) -> Work:
         kind="code",
         argv=(sys.executable, "-u", CHILD),
         cwd=os.getcwd(),
+        engine="fake",
         code=textwrap.dedent(code),
         functions=Registry(functions).specs,
     )

@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "clear": ("ending", "drop an execution's output"),
     "sessions": ("sessions", "list the sessions, or clear some"),
     "clean": ("clean", "remove ended executions"),
+    "tools": ("tools", "save, list, show, run and delete composed tools"),
     "mcp": ("mcp", "serve MCP clients: Claude Code, Codex, OpenCode, Cursor, …"),
     "doctor": ("doctor", "check that everything works"),
     "bench": ("extras", "measure this machine"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 from collections.abc import Callable
 
 import _quickjs as _untyped  # the wrapper around it would load threads
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
 _quickjs: Any = _untyped
 
 _SURFACE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "surface")
-_PARTS = ("kit", "wire", "errors", "inspect", "console", "clone", "run")
-_CALLS = ("run", "fire", "item", "answer", "settle", "forget", "fail", "equip")
+_PARTS = ("kit", "wire", "errors", "inspect", "console", "clone", "run", "schema", "tools")
+_CALLS = ("run", "fire", "item", "answer", "settle", "forget", "fail", "equip", "tools")
 _KIT, _HOST, _PART = "tenuto kit", "tenuto host", "tenuto part"  # as globals, for a moment
 _LAYOUT = (80, 16)  # of a Context: its size, and where the runtime and the context stand in it
-_UNDEFINED, _BOOL = 3, 1
+_STACK = 6 * 1024 * 1024  # a call of JavaScript takes 1.7 KB of it; its own 1 MB would be 600 calls
+_OBJECT, _BOOL, _UNDEFINED = -1, 1, 3
 
 
 class _Value(ctypes.Structure):
@@ -73,6 +75,7 @@ class Machine:
     def __init__(self, host: dict[str, Callable[..., object]]) -> None:
         """Make a context that may call the functions of `host`; they must never raise."""
         self.context: Any = _quickjs.Context()
+        self.context.set_max_stack_size(_stack())
         self.rejected = False
         self._runtime, self._pointer = _pointers(self.context)
         self._global: Any = _library.JS_GetGlobalObject(self._pointer)
@@ -104,16 +107,26 @@ class Machine:
             text = file.read()
         name = f"tenuto:{part}".encode()
         value = _library.JS_Eval(self._pointer, text, len(text), name, 0)
-        if value.tag != -1:
+        if value.tag != _OBJECT:
             raise RuntimeError(f"the surface's {part}.js does not load")
         _library.JS_SetPropertyStr(self._pointer, self._global, _PART.encode(), value)
+
+    def make(self, text: str, name: str) -> None:
+        """Evaluate a text under a name for stack traces: it is kit.made, or kit.flawed is the reason."""
+        data = text.encode("utf-8", "replace")
+        value = _library.JS_Eval(self._pointer, data, len(data), name.encode(), 0)
+        made = value.tag == _OBJECT
+        if not made:
+            value = _library.JS_GetException(self._pointer)
+        property_name = b"made" if made else b"flawed"
+        _library.JS_SetPropertyStr(self._pointer, self._kit, property_name, value)
 
     def _global_call(self, name: str) -> Any:
         return self.context.eval(f"globalThis['{_KIT}'].{name}")
 
     def _track(self) -> None:
         """Hear of promises that are rejected with nobody to take it: only the C interface tells."""
-        kit = _library.JS_GetPropertyStr(self._pointer, self._global, _KIT.encode())
+        kit = self._kit = _library.JS_GetPropertyStr(self._pointer, self._global, _KIT.encode())
         told = _library.JS_GetPropertyStr(self._pointer, kit, b"rejected")
         undefined = _Value(0, _UNDEFINED)
         pointer = self._pointer
@@ -126,6 +139,12 @@ class Machine:
 
         self._tracker = _Tracker(track)
         _library.JS_SetHostPromiseRejectionTracker(self._runtime, self._tracker, None)
+
+
+def _stack() -> int:
+    """Return how much of the process's stack JavaScript may use; Python needs the rest."""
+    bound, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return _STACK if bound == resource.RLIM_INFINITY else min(_STACK, bound * 3 // 4)
 
 
 def _pointers(context: Any) -> tuple[int, int]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 from tenuto.codemode import wire
-from tenuto.codemode.names import check_function_names
 from tenuto.codemode.schemas import Checker, check_schema, parameters
 from tenuto.codemode.signatures import ArgumentFault, Signature
 from tenuto.core.errors import InvalidInput
+from tenuto.core.names import check_function_names
 from tenuto.core.specs import FunctionSpec
 
 _MOST = 2000

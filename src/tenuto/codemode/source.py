@@ -79,6 +79,16 @@ def prepare(code: str, language: str = "js", session: bool = False) -> Prepared:
     return _plain(edits, is_async, head, names)
 
 
+def prepare_function(code: str, language: str, parameters: str) -> str:
+    """Return an expression: an async function of these parameters that does what the source does."""
+    root, edits, _ = _read(encode(code.removeprefix("\ufeff")), language, False)
+    head = ""
+    if not root.has_error:
+        head = _export(root, edits, True) if b"port" in edits.source else ""
+        _return_last(root, edits)
+    return f"({parameters})=>{_plain(edits, True, head).text}"
+
+
 def _read(source: bytes, language: str, session: bool) -> tuple[Node, Edits, bool]:
     """Parse the source; if it is TypeScript, without its types."""
     if language == "js":

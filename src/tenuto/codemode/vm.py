@@ -43,6 +43,8 @@ class Vm:
         self.input, self.channel = 0, CHANNEL_FD
         self.memory = 128 * 1024 * 1024
         self._prepared: source.Prepared | None = None
+        self._tools: dict[str, dict[str, Any]] = {}
+        self._uses: dict[str, int] = {}
         self._last_timer = 0
         self._heap = heap_end()
         self._begin()
@@ -57,8 +59,11 @@ class Vm:
                 "done": self._done,
                 "full": self._full,
                 "room": self._room,
+                "tool": self._tool,
+                "used": self._used,
             }
         )
+        self.offer([])
 
     def _begin(self) -> None:
         self._failed = 0
@@ -77,6 +82,12 @@ class Vm:
         if inputs or functions:
             self.machine.equip(json.dumps(inputs), json.dumps(functions))
         self.machine.context.set_memory_limit(memory)
+
+    def offer(self, tools: list[dict[str, Any]]) -> None:
+        """Give the code the composed tools of its project, as functions."""
+        self._tools = {str(one["name"]): one for one in tools}
+        told = [{key: one[key] for key in ("name", "schema", "parameters")} for one in tools]
+        self.machine.tools(json.dumps(told))
 
     # What the surface calls; none of it may raise into the engine
 
@@ -134,6 +145,26 @@ class Vm:
         """Tell whether the heap was ever near its limit: what filled it may be freed again."""
         return heap_end() - self._heap >= _FULL * self.memory
 
+    def _tool(self, name: object) -> str | None:
+        """Have the surface find a tool's function; return why it cannot be one."""
+        try:
+            tool = self._tools[str(name)]
+            text = source.prepare_function(tool["code"], tool["language"], "inputs,tools")
+            self.machine.make(text, f"tool {name}")
+        except BadSourceError as error:
+            return f"{error} (line {error.line})"
+        except MemoryError:
+            self._starved = True
+        except Exception as error:
+            return str(error)
+        return None
+
+    def _used(self, name: object) -> None:
+        """Tell of a tool's first use and then ever more rarely: the end tells the sum."""
+        times = self._uses[str(name)] = self._uses.get(str(name), 0) + 1
+        if times & (times - 1) == 0:
+            self.tell({"type": "used", "name": str(name), "times": times})
+
     def _room(self) -> None:
         self.machine.context.set_memory_limit(self.memory + _ROOM)
 
@@ -153,6 +184,9 @@ class Vm:
             self._failed = _OUT_OF_MEMORY
         except Exception as error:
             self._engine_failed(str(error))
+        for name, times in self._uses.items():
+            self.tell({"type": "used", "name": name, "times": times})
+        self._uses.clear()
         if not self._failed and not self._settled:
             self._raise("Error", _NOTHING_LEFT)
         if self._failed == _OUT_OF_MEMORY:
@@ -349,6 +383,8 @@ def run(words: dict[str, Any]) -> NoReturn:
         os._exit(126)
     names = [one["name"] for one in words.get("functions") or ()]
     vm.equip(wish.get("inputs") or {}, names, memory)
+    if words.get("tools"):
+        vm.offer(words["tools"])
     os._exit(vm.run_cell(code, language))
 
 

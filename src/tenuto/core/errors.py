@@ -6,6 +6,7 @@ TenutoError
 ├── UnknownExecution        unknown_id           no such execution in this project
 │   ├── AmbiguousId         ambiguous_id         a prefix that fits several
 │   └── NotOwned            not_owned            it exists, in another project
+├── UnknownTool             unknown_tool         no such composed tool
 ├── NotRunning              not_running          it has ended: nothing left to send to or kill
 ├── NotFinished             not_finished         it is live: that must wait for its end
 ├── KeeperUnreachable       keeper_unreachable   the keeper lives but does not answer
@@ -63,6 +64,12 @@ class NotOwned(UnknownExecution):
     """The execution exists, but another project owns it."""
 
     code = "not_owned"
+
+
+class UnknownTool(TenutoError):
+    """No composed tool has that name, or none has that version."""
+
+    code = "unknown_tool"
 
 
 class NotRunning(TenutoError):

@@ -139,6 +139,12 @@ class HostAnswered(Event, frozen=True, tag="host_answered"):
     error: Any = None
 
 
+class ToolsUsed(Event, frozen=True, tag="tools_used"):
+    """How often the code called composed tools, by name; told at its end."""
+
+    tools: dict[str, int] = {}
+
+
 class Cleared(Event, frozen=True, tag="cleared"):
     """Output up to a sequence number was dropped on request."""
 
@@ -231,6 +237,7 @@ AnyEvent = (
     | HostAttached
     | HostCalled
     | HostAnswered
+    | ToolsUsed
     | Cleared
     | Repaired
     | Ended

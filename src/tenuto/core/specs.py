@@ -88,6 +88,8 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The execution that is the cell's session."""
     session_note: str = ""
     """What the one who starts a cell should know: that the session had to be begun anew."""
+    tools: dict[str, int] = {}
+    """The composed tools that the code may call, and in which version."""
 
     def label(self) -> str:
         """Return one line that tells a person what this is."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from tenuto.codemode.job import image_words
-from tenuto.codemode.registry import Functions
+from tenuto.codemode.registry import Functions, Registry
 from tenuto.core.errors import InvalidInput, NotRunning, TenutoError
 from tenuto.core.execution import Chunk, Snapshot
 from tenuto.core.quantities import parse_moment
@@ -32,6 +32,7 @@ from tenuto.engine.reports import Report, report
 from tenuto.engine.retention import Cleaned, clean, clean_by_settings
 from tenuto.engine.sessions import Session
 from tenuto.engine.settings import Settings, load_settings
+from tenuto.engine.tools import EngineTools
 from tenuto.engine.watch import Watch, as_chunk, is_output
 from tenuto.engine.work import Options, Work
 from tenuto.stores.layout import current_folder, find_project
@@ -185,6 +186,26 @@ class Engine:
             raise InvalidInput("the code's language is not given", 'such as language="python"')
         return self._engine.code(code or "", language, chosen)
 
+    async def code(
+        self,
+        code: str,
+        *,
+        functions: Functions | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        language: str = "js",
+        wait: float | None = None,
+        **options: Any,
+    ) -> Snapshot:
+        """Run code in the VM, with functions of ours that it may call, and wait for it.
+
+        Options: cwd, title, limits, deadline, idle, engine.
+        """
+        began = time.monotonic()
+        registry = Registry(functions or {})
+        work = self._work(code, None, language, {**options, "inputs": inputs})
+        watch = await self._host.start(work, registry)
+        return await self._wait(watch, wait, None, began)
+
     async def serve(self, execution_id: str, functions: Functions) -> None:
         """Serve an execution's functions from here, until it ends or this engine is left.
 
@@ -197,6 +218,11 @@ class Engine:
         if self._hosting is None:
             self._hosting = Hosting(self._engine, self._call)
         return self._hosting
+
+    @property
+    def tools(self) -> EngineTools:
+        """The composed tools: save, list, show, run, delete."""
+        return EngineTools(self._engine, self._host, self._call, self._wait)
 
     async def resume(
         self, execution_id: str, *, force: bool = False, wait: float | None = None

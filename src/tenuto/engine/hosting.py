@@ -209,8 +209,12 @@ class Hosting:
 
     async def start(self, work: Work, registry: Registry) -> Watch:
         """Start work whose functions live here, and return a watch on it."""
-        served = bool(registry.specs)
-        work = msgspec.structs.replace(work, served=served)
+        specs = registry.specs
+        served = bool(specs)
+        if served and work.spec.engine is None:
+            raise InvalidInput("only code-mode can call functions", "use language js or ts")
+        spec = msgspec.structs.replace(work.spec, functions=specs)
+        work = msgspec.structs.replace(work, spec=spec, served=served)
         execution_id, sock = await self._call(self._engine.start, work)
         watch = self._engine.watch(execution_id, -1, sock)
         if not served:

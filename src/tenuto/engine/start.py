@@ -51,6 +51,7 @@ class Starter:
         """Return the id and a connection that watches, once a keeper has taken the work over."""
         execution_id = work.execution_id or new_id()
         work = held(work, execution_id, self._project)
+        work = self._with_tools(work)
         spec = msgspec.structs.replace(work.spec, limits=self._with_quota(work.spec.limits))
         row = Row(
             id=execution_id,
@@ -99,6 +100,10 @@ class Starter:
                     f"it is {execution.state}: only an interrupted or lost one can be resumed",
                     "run the work anew",
                 )
+            if execution.spec is not None:  # whoever serves them serves them again
+                kept = execution.spec.functions
+                spec = msgspec.structs.replace(work.spec, functions=kept)
+                work = self._with_tools(msgspec.structs.replace(work, spec=spec))
             pen.append(ev.Resumed(argv=work.spec.argv))
             counted = output_of(folder)
         except BaseException:
@@ -127,6 +132,14 @@ class Starter:
             ) from error
         finally:
             pen.put_down()
+
+    def _with_tools(self, work: Work) -> Work:
+        """Take along the composed tools as they are now, if the code looks as if it called any."""
+        if work.vm is None or "tools" not in (work.spec.code or ""):
+            return work
+        from tenuto.engine.composed import with_tools  # hardly any code does
+
+        return with_tools(self._project, work)
 
     def _with_quota(self, limits: Limits) -> Limits:
         if limits.output is not None or self._settings.output_quota is None:
@@ -195,6 +208,8 @@ def _job(pen: Pen, execution_id: str, work: Work, size: int = 0, lines: int = 0)
         "lines": lines,
         "functions": spec.functions,
         "served": work.served,
+        "tools": work.tools,
+        "usage": work.usage,
     }
     if work.confinement is not None:
         job |= msgspec.to_builtins(work.confinement)

@@ -41,6 +41,10 @@ class Work(msgspec.Struct, frozen=True):
     cell: dict[str, str | None] | None = None
     """Where the session is, if this is a cell that has been given its place."""
     confinement: Confinement | None = None
+    tools: tuple[dict[str, Any], ...] = ()
+    """Composed tools, for the VM: name, schema, parameters, language and code."""
+    usage: dict[str, str] = {}
+    """The files that count the uses of these tools."""
     vm: dict[str, Any] | None = None
     """What a stem is told that becomes a code-mode VM instead of a program."""
     execution_id: str = ""

@@ -175,6 +175,8 @@ class Channel:
             self._log(message)
         elif kind == "call":
             self._keeper.host.called(message)
+        elif kind == "used":
+            self._keeper.host.used(message)
         elif kind in ("reading", "read"):
             self.reading = kind == "reading"
             self._keeper.input_moved()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _PIPE_SIZE = 1024 * 1024
 _CHANNEL_FD = 3
 _MACHINE = b"machine"  # before words that are no JSON
+_MACHINE_FIELDS = ("vm", "limits", "functions", "tools")
 _CAUGHT = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
@@ -292,7 +293,7 @@ def _exactly(size: int) -> bytes:
 
 def machine_words(job: dict[str, Any]) -> bytes:
     """Return what a machine is told: no more of the job than it needs, and quick to read."""
-    return _MACHINE + marshal.dumps({name: job.get(name) for name in ("vm", "limits", "functions")})
+    return _MACHINE + marshal.dumps({name: job.get(name) for name in _MACHINE_FIELDS})
 
 
 def load_image(module: str, paths: list[str]) -> Any:

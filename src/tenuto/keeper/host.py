@@ -8,6 +8,8 @@ Calls without an answer outlive their server: the next one is given them again.
 from __future__ import annotations
 
 import json
+import os
+import time
 
 from tenuto.keeper import control, verdict
 
@@ -22,6 +24,7 @@ ARGS_MOST = 16 * 1024 * 1024
 _OPEN_BYTES = 64 * 1024 * 1024
 _ANSWER_MOST = ARGS_MOST + 1024 * 1024  # a whole message
 _UNTAKEN = 64 * 1024 * 1024
+_USES_MOST = 10**12
 _NAME_MOST, _TEXT_MOST = 200, 16 * 1024
 
 
@@ -38,16 +41,23 @@ class Host:
         self._server: control.Connection | None = None
         self._promised: control.Connection | None = None
         self._held = False
+        self._usage: dict[str, str] = {}
+        self._uses: dict[str, int] = {}
 
     @property
     def busy(self) -> bool:
         """Some call has no answer yet."""
         return bool(self._open)
 
-    def open(self, names: list[str], promised: control.Connection | None) -> None:
-        """Take the names that may be called, and whose connection stands for a server to come."""
+    def open(
+        self, names: list[str], promised: control.Connection | None, usage: dict[str, str]
+    ) -> None:
+        """Take the names that may be called, whose connection stands for a server to come, and the
+        files that count the uses of tools.
+        """
         self._names = {name: _dumps(name) for name in names}
         self._promised = promised
+        self._usage = usage
 
     # From the child
 
@@ -91,6 +101,12 @@ class Host:
 
     def _broke(self, how: str) -> None:
         self._keeper.end_by(verdict.protocol(how))
+
+    def used(self, message: dict[str, Any]) -> None:
+        """Take how often a tool was used by now."""
+        name, times = message.get("name"), message.get("times")
+        if isinstance(name, str) and name in self._usage and type(times) is int:
+            self._uses[name] = max(self._uses.get(name, 0), min(times, _USES_MOST))
 
     # From whoever serves
 
@@ -146,9 +162,27 @@ class Host:
     def ended(self) -> None:
         """Nobody waits for answers any more: whoever serves may stop what it does."""
         self._open.clear()
+        if self._uses:
+            self._count()
+            self._keeper.writer.event("tools_used", tools=self._uses)
         if self._server is not None:
             self._push(b'{"push":"ended"}')
             self._server = None
+
+    def _count(self) -> None:
+        """Add to the files that count the uses of tools; they are no part of the record."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        for name, times in self._uses.items():
+            try:
+                fd = os.open(self._usage[name], flags, 0o600)
+            except OSError:
+                continue
+            try:
+                os.write(fd, b"%d %d\n" % (time.time_ns(), times))
+            except OSError:
+                pass  # a full disk costs a count
+            finally:
+                os.close(fd)
 
     def review(self) -> None:
         """Say whether the execution waits for somebody to serve it, when that has changed."""

@@ -405,12 +405,12 @@ class Keeper:
         self._listed_left = bool(left)
         record = verdict.record(self, self._status or 0, self._usage)
         point("keeper-ending")
+        self.host.ended()
         own = self.outcome is None  # its own end comes after its output; ours need not wait
         self.writer.event("ended", own, **record, left=sweep.describe(left))
         if self.child.stdin.fd not in self.child.outputs:
             self.loop.off(self.child.stdin.fd)  # its number may come again
         self.child.stdin.close()
-        self.host.ended()
         self.loop.never(self.clock.deadline, self.clock.idle, self.asking.look)
         if self.cells is not None:
             self.cells.ended(record)

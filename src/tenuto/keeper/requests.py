@@ -47,7 +47,8 @@ class Requests:
         self._watch(connection)
         job = self._keeper.job
         names = [str(one["name"]) for one in job.get("functions") or ()]
-        self._keeper.host.open(names, connection if job.get("served") else None)
+        promised = connection if job.get("served") else None
+        self._keeper.host.open(names, promised, job.get("usage") or {})
 
     def _accept(self) -> None:
         while True:

@@ -7,6 +7,7 @@
   const VALUE_MAX = 16 * 1024 * 1024;
   const ARGUMENTS_MAX = 16 * 1024 * 1024;
   const CALLS_MAX = 1000;
+  const FLYING_MAX = 16 * 1024 * 1024; // the keeper ends us at four times as much, in bytes
   const ENDED_WELL = 0;
   const ENDED_BADLY = 1;
   const OUT_OF_MEMORY = 2;
@@ -187,10 +188,13 @@
   let lastWaiting = 0;
   let lastCall = 0;
   let open = 0;
+  let flying = 0; // signs of arguments that have no answer yet
+  const fits = (call) => open === 0 || (open < CALLS_MAX && flying + call.args.length <= FLYING_MAX);
   const place = (call) => {
     const n = ++lastCall;
     calls[n] = call;
     open++;
+    flying += call.args.length;
     host.calling(whole(`{"type":"call","n":${n},"name":${call.name},"args":${call.args}}`));
   };
   const request = (name, args) => {
@@ -200,7 +204,7 @@
       const text = kit.encode(args);
       if (text.length > ARGUMENTS_MAX) throw new RangeError(`the arguments of ${name} are larger than 16 MB`);
       const call = { __proto__: null, name: kit.stringify(name), args: text, resolve, reject, trace };
-      if (open < CALLS_MAX) place(call);
+      if (fits(call) && firstWaiting === lastWaiting) place(call);
       else waiting[lastWaiting++] = call;
     } catch (error) {
       reject(error);
@@ -213,9 +217,10 @@
     if (call === undefined) return false;
     delete calls[answer.n];
     open--;
+    flying -= call.args.length;
     if (answer.ok) call.resolve(kit.decode(answer.value ?? null));
     else call.reject(hostError(call.trace, answer.error ?? {}));
-    if (firstWaiting < lastWaiting) {
+    while (firstWaiting < lastWaiting && fits(waiting[firstWaiting])) {
       const next = waiting[firstWaiting];
       delete waiting[firstWaiting++];
       place(next);

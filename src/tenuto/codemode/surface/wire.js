@@ -90,6 +90,7 @@
       if (typeof key === 'symbol') continue;
       const property = kit.descriptor(value, key);
       if (property === undefined || !property.enumerable) continue;
+      if (!kit.isWellFormed(key)) throw new TypeError('a key that holds half of a surrogate pair cannot be passed on');
       const item = value[key];
       if (key === '$') marked = true;
       kit.push(parts, `${stringify(key)}:${encode(item, depth + 1, above)}`);
