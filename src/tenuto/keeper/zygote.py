@@ -33,6 +33,7 @@ _FDS = 4
 _LINGER_S = 2.0
 _JOBS_MOST = 100
 _REHEARSALS = 12
+_REHEARSAL_S = 10.0  # a hundred times what it takes
 _LEAVE_ON = (signal.SIGALRM, signal.SIGTERM)  # while it waits: the next execution is not meant
 
 
@@ -80,13 +81,20 @@ def _rehearse(base: str, boot: str) -> None:
     is written here is shared by all keepers; what each would write for itself is a page of its own.
     """
     folder = f"/tmp/tenuto-{os.getpid()}-{os.urandom(8).hex()}"
+
+    def give_up(_number: int, _frame: object) -> None:
+        _remove(folder)
+        os._exit(1)  # whoever waits for us starts another; nobody would ever end this one
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, _REHEARSAL_S)
     for _ in range(_REHEARSALS):
         try:
             os.mkdir(folder, 0o700)
             dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             tape_fd = os.memfd_create("tape", os.MFD_CLOEXEC)
             near, far = socket.socketpair()
-            with near:
+            with near, far:
                 job = {
                     "id": "rehearsal", "magic": "00" * 8, "next_seq": 1, "last_ns": 0,
                     "argv": ["/bin/true"], "cwd": "/", "env": dict(os.environ), "code": None,
@@ -98,8 +106,21 @@ def _rehearse(base: str, boot: str) -> None:
                 keeper.close()
             os.rmdir(folder)
         except Exception:
+            _remove(folder)
             break  # it is only an exercise
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
     linux.adopt_orphans(False)
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder that was made for an exercise, with what may be in it."""
+    try:
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+    except OSError:
+        return
 
 
 def _fork_keepers(jobs: socket.socket, ahead: int) -> int:
