@@ -10,6 +10,7 @@ import msgspec
 
 from tenuto.codemode.schemas import Checker, parameters
 from tenuto.core.errors import InvalidInput
+from tenuto.core.quantities import parse_duration
 from tenuto.core.specs import check_text
 from tenuto.mcp.catalogue import ACTIONS
 
@@ -41,9 +42,7 @@ def checked(tool: str, given: dict[str, Any], tools: list[dict[str, Any]]) -> Ar
     action = tidy.get("action")
     if tool == "execute" and action is not None and action not in ACTIONS:
         raise InvalidInput(f"Unknown action: {str(action)[:80]}", f"actions: {', '.join(ACTIONS)}")
-    for name in ("executionId", "execution_id"):
-        if isinstance(tidy.get(name), int) and not isinstance(tidy[name], bool):
-            tidy[name] = str(tidy[name])
+    tidy = {name: _meant(value, known.get(name, {})) for name, value in tidy.items()}
     faults = _checker(msgspec.json.encode(schema)).faults(tidy)
     if faults:
         raise InvalidInput(
@@ -53,6 +52,24 @@ def checked(tool: str, given: dict[str, Any], tools: list[dict[str, Any]]) -> Ar
         if isinstance(value, str) and name not in ("code", "text", "stdinData"):
             check_text(name, value)
     return Arguments(tidy)
+
+
+def _meant(value: Any, schema: dict[str, Any]) -> Any:
+    """Return a value as its schema wants it where models write it otherwise: 5 for "5", 30 for "30s"."""
+    kind = schema.get("type")
+    if isinstance(value, dict) and "properties" in schema:
+        inner = schema["properties"]
+        return {name: _meant(one, inner.get(name, {})) for name, one in value.items()}  # pyright: ignore
+    if kind == "string" and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if kind == "number" and isinstance(value, str):
+        try:
+            return parse_duration(value)
+        except InvalidInput:
+            return value
+    if kind == "integer" and isinstance(value, str) and value.isdecimal() and len(value) < 20:
+        return int(value)
+    return value
 
 
 @cache

@@ -29,7 +29,7 @@ _ID = {
     "description": "The execution's id, or a unique beginning of it.",
 }
 _CURSOR = {
-    "type": ["string", "integer"],
+    "type": "string",
     "description": "The cursor of the last answer: only what came after it is given. "
     "Leave it out for everything from the beginning.",
 }
@@ -39,12 +39,12 @@ _LIMITS = {
     "(the VM has 128 MB of memory).",
     "additionalProperties": False,
     "properties": {
-        "memory": {"type": ["integer", "string"], "description": "Bytes, or such as 512M."},
-        "cpu": {"type": ["number", "string"], "description": "Seconds of processor time."},
+        "memory": {"type": "string", "description": "Such as 512M."},
+        "cpu": {"type": "number", "description": "Seconds of processor time."},
         "pids": {"type": "integer", "description": "Processes at once."},
-        "file_size": {"type": ["integer", "string"], "description": "Largest file, bytes or 1G."},
+        "file_size": {"type": "string", "description": "The largest file, such as 1G."},
         "open_files": {"type": "integer", "description": "Descriptors for each process."},
-        "output": {"type": ["integer", "string"], "description": "Bytes of output kept."},
+        "output": {"type": "string", "description": "Output that is kept, such as 100M."},
         "output_policy": {
             "type": "string",
             "enum": ["hold", "fail"],
@@ -52,7 +52,7 @@ _LIMITS = {
         },
     },
 }
-_SECONDS = {"type": ["number", "string"]}
+_SECONDS = {"type": "number", "minimum": 0}
 
 
 def _tool(

@@ -161,7 +161,7 @@ class Service:
             "limits": _limits(given.get("limits") or {}),
             "deadline": _seconds(given.get("deadline")),
             "idle": _seconds(given.get("idle")),
-            "detached": given.get("wait") in (0, "0"),
+            "detached": given.get("wait") == 0,
         }
         for name in ("session", "sandbox"):
             if given.get(name) is not None:
