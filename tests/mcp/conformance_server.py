@@ -20,7 +20,10 @@ from tenuto.core.quantities import iso
 from tenuto.mcp.server import Request, build
 from tenuto.mcp.tasks import NoTask, require_capability
 
-IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
+IMAGE = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5"
+    "ErkJggg=="
+)
 AUDIO = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 OBJECT: dict[str, Any] = {"type": "object", "properties": {}}

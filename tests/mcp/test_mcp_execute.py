@@ -213,3 +213,40 @@ def test_known_secrets_are_not_shown(place: Place):
     result = wire.call("execute", code=code, language="python")
     assert "very-secret" not in str(result)
     assert "[redacted SOME_API_KEY]" in text(result)
+
+
+@pytest.mark.promise("C8", "M1")
+def test_code_saved_under_a_name_runs_in_later_sessions(place: Place):
+    first = place.wire()
+    schema = {
+        "type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"],
+    }  # fmt: skip
+    saved = first.call(
+        "composed_tools",
+        action="save",
+        name="greet",
+        description="Greets.",
+        code="`Hello, ${inputs.name}!`",
+        input_schema=schema,
+    )
+    assert "Saved greet(name: string) as version 1." in text(saved)
+    first.kill()
+    second = place.wire("2025-06-18")
+    listed = second.data("composed_tools", action="list")
+    assert [one["name"] for one in listed["tools"]] == ["greet"]
+    ran = second.data("composed_tools", action="run", name="greet", inputs={"name": "Ada"})
+    assert ran["value"] == "Hello, Ada!" and ran["state"] == "succeeded"
+    wrong = second.call("composed_tools", action="run", name="greet", inputs={"nam": "Ada"})
+    assert wrong["isError"] and "name: string" in text(wrong)
+    assert "inputs.name" in text(second.call("composed_tools", action="show", name="greet"))
+    second.data("composed_tools", action="delete", name="greet")
+    gone = second.call("composed_tools", action="run", name="greet")
+    assert gone["isError"] and "greet" in text(gone)
+
+
+@pytest.mark.promise("M1", "X14")
+def test_a_session_keeps_variables_between_calls(place: Place):
+    wire = place.wire()
+    wire.data("execute", code="x = 20", language="python", session="s")
+    assert wire.data("execute", code="x + 1", language="python", session="s")["value"] == 21
+    assert wire.call("execute", code="x", language="python", session="other")["isError"]

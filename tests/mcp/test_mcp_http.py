@@ -108,12 +108,13 @@ async def test_the_sdks_client_over_stdio(place: Place, mode: str):
 async def works(client: Client) -> None:
     told: list[str] = []
 
-    async def progress(step: float, total: float | None, message: str | None) -> None:
+    async def progress(progress: float, total: float | None, message: str | None) -> None:
         told.append(message or "")
 
     names = [tool.name for tool in (await client.list_tools()).tools]
     assert names[:2] == ["execute", "output"]
-    code = "import time\nfor i in range(5):\n    print(i, flush=True)\n    time.sleep(0.4)\nprint(input())"
+    count = "import time\nfor i in range(5):\n    print(i, flush=True)\n    time.sleep(0.4)\n"
+    code = count + "print(input())"
     asked = await client.call_tool(
         "execute", {"code": code, "language": "python", "wait": 50}, progress_callback=progress
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -58,8 +58,8 @@ def _meant(value: Any, schema: dict[str, Any]) -> Any:
     """Return a value as its schema wants it where models write it otherwise: 5 for "5", 30 for "30s"."""
     kind = schema.get("type")
     if isinstance(value, dict) and "properties" in schema:
-        inner = schema["properties"]
-        return {name: _meant(one, inner.get(name, {})) for name, one in value.items()}  # pyright: ignore
+        given, inner = cast("dict[str, Any]", value), schema["properties"]
+        return {name: _meant(one, inner.get(name, {})) for name, one in given.items()}
     if kind == "string" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if kind == "number" and isinstance(value, str):
@@ -69,7 +69,7 @@ def _meant(value: Any, schema: dict[str, Any]) -> Any:
             return value
     if kind == "integer" and isinstance(value, str) and value.isdecimal() and len(value) < 20:
         return int(value)
-    return value
+    return cast("Any", value)
 
 
 @cache

@@ -134,14 +134,6 @@ async def status(service: Service, given: Arguments, caller: Caller) -> Reply:
     return Reply("\n".join(lines), data)
 
 
-async def composed(service: Service, given: Arguments, caller: Caller) -> Reply:
-    """Saved pieces of code."""
-    del service, given, caller
-    raise InvalidInput(
-        "composed tools are not part of this version", "run the code with execute(code=…)"
-    )
-
-
 def _listing(found: list[Snapshot], title: str) -> Reply:
     lines = [
         f"- Execution {one.id}: {replies.state_words(one)}, Started "

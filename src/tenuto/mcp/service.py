@@ -18,7 +18,7 @@ from tenuto.core.specs import Limits
 from tenuto.engine.engine import Engine
 from tenuto.engine.redact import Redactor
 from tenuto.engine.reports import Report, ReportLine
-from tenuto.mcp import catalogue, keys, managing, reading, replies
+from tenuto.mcp import catalogue, composed, keys, managing, reading, replies
 from tenuto.mcp.arguments import Arguments, checked
 from tenuto.mcp.hearing import Hearing
 from tenuto.mcp.pages import Cursor, Page, page_of
@@ -70,7 +70,7 @@ class Service:
             "kill": managing.kill,
             "engine_status": managing.status,
             "engine_interrupt": managing.interrupt,
-            "composed_tools": managing.composed,
+            "composed_tools": composed.composed,
         }
 
     def knows(self, name: str) -> bool:
