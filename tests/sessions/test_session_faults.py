@@ -183,16 +183,18 @@ async def test_random_kills_leave_a_true_record_and_nothing_else(
 @pytest.mark.promise("X14", "X11")
 async def test_cells_outlive_the_engine_that_started_them(cli: Line, engine: Engine) -> None:
     """kill -9 of the command line while its cell runs and another waits: both come to their end."""
-    first = cli.popen(*RUN, "import time\nprint('up', flush=True)\ntime.sleep(0.5)\nx = 1")
+    first = cli.popen(*RUN, "print('up', flush=True)\ninput()\nx = 1")
     assert first.stdout is not None
     assert first.stdout.readline() == "up\n"
     second = cli.popen(*RUN, "x += 1\nprint('second', flush=True)\nx")
     async with asyncio.timeout(DEATH_S):
         while not (await engine.sessions())[0].queued:
             await asyncio.sleep(0.01)
-    (waiting,) = (await engine.sessions())[0].queued
+    (session,) = await engine.sessions()
+    (waiting,) = session.queued
     for process in (first, second):
         process.kill()
         process.communicate()
+    await engine.send(session.current or "", "go")
     assert await word(engine, waiting, "second")
     assert (await ended(engine, waiting)).value == 2

@@ -179,8 +179,6 @@ async def test_cells_of_a_session_run_in_order_and_others_beside(engine: Engine)
     await engine.send(first, "go")
     assert await ended(engine, third)
     assert await cell.value("said") == [1, 2, 3]
-    transitions = [(await engine.show(one)).started_ns for one in (first, second, third)]
-    assert transitions == sorted(transitions, key=lambda at: at or 0)
 
 
 @pytest.mark.promise("X14")

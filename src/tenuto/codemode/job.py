@@ -11,6 +11,7 @@ from tenuto.core.errors import InterpreterMissing, InvalidInput
 
 ENGINES = ("auto", "quickjs", "deno")
 MODULE = "tenuto.codemode.vm"
+SESSION_MODULE = "tenuto.codemode.session"
 DEFAULT_MEMORY = 128 * 1024 * 1024
 LEAST_MEMORY = 4 * 1024 * 1024
 _NEEDED = ("_quickjs", "tree_sitter", "tree_sitter_javascript", "tree_sitter_typescript")

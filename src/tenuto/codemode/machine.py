@@ -20,7 +20,7 @@ _quickjs: Any = _untyped
 
 _SURFACE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "surface")
 _PARTS = ("kit", "wire", "errors", "inspect", "console", "clone", "run", "schema", "tools")
-_CALLS = ("run", "fire", "item", "answer", "settle", "forget", "fail", "equip", "tools")
+_CALLS = ("run", "fire", "item", "answer", "settle", "renew", "fail", "equip", "tools")
 _KIT, _HOST, _PART = "tenuto kit", "tenuto host", "tenuto part"  # as globals, for a moment
 _LAYOUT = (80, 16)  # of a Context: its size, and where the runtime and the context stand in it
 _STACK = 6 * 1024 * 1024  # a call of JavaScript takes 1.7 KB of it; its own 1 MB would be 600 calls
@@ -34,6 +34,7 @@ class _Value(ctypes.Structure):
 
 
 _library = ctypes.PyDLL(_quickjs.__file__)
+_Stopper = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _Tracker = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, _Value, _Value, ctypes.c_bool, ctypes.c_void_p)
 for _name, _result, _arguments in (
     ("JS_GetRuntime", ctypes.c_void_p, (ctypes.c_void_p,)),
@@ -47,6 +48,7 @@ for _name, _result, _arguments in (
         _Value,
         (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_int),
     ),
+    ("JS_SetInterruptHandler", None, (ctypes.c_void_p, _Stopper, ctypes.c_void_p)),
     ("JS_SetHostPromiseRejectionTracker", None, (ctypes.c_void_p, _Tracker, ctypes.c_void_p)),
 ):
     _function = getattr(_library, _name)
@@ -123,6 +125,15 @@ class Machine:
 
     def _global_call(self, name: str) -> Any:
         return self.context.eval(f"globalThis['{_KIT}'].{name}")
+
+    def interruptible(self, stop: Callable[[], bool]) -> None:
+        """Have code that runs ask now and then whether to stop; it cannot catch that."""
+
+        def asked(_runtime: int, _: int) -> int:
+            return int(stop())
+
+        self._stopper = _Stopper(asked)
+        _library.JS_SetInterruptHandler(self._runtime, self._stopper, None)
 
     def _track(self) -> None:
         """Hear of promises that are rejected with nobody to take it: only the C interface tells."""

@@ -12,11 +12,11 @@ import json
 import os
 import select
 import socket
-import struct
 import time
 
 from tenuto.codemode import hardening, source
 from tenuto.codemode.grammar import BadSourceError
+from tenuto.codemode.line import receive
 from tenuto.codemode.machine import Machine, heap_end, keep_heap
 
 TYPE_CHECKING = False  # typing would cost the image 10 ms and its pages
@@ -35,6 +35,10 @@ _NOTHING_LEFT = (
 )
 
 
+class Stopped(Exception):
+    """The code is to end now; only a session's can be asked for that."""
+
+
 class Vm:
     """Runs pieces of code in one context; its streams may be others for each of them."""
 
@@ -42,6 +46,8 @@ class Vm:
         """Make a context that nobody has used."""
         self.input, self.channel = 0, CHANNEL_FD
         self.memory = 128 * 1024 * 1024
+        self.offset = 0  # lines before the code's first; a session numbers on through its cells
+        self.stopped = self.waiting = False
         self._prepared: source.Prepared | None = None
         self._tools: dict[str, dict[str, Any]] = {}
         self._uses: dict[str, int] = {}
@@ -56,6 +62,8 @@ class Vm:
                 "reading": self._reading,
                 "calling": self._calling,
                 "column": self._column,
+                "cell": self._cell,
+                "row": self._row,
                 "done": self._done,
                 "full": self._full,
                 "room": self._room,
@@ -75,11 +83,11 @@ class Vm:
         self._partial = b""
         self._answers = bytearray()
 
-    def equip(self, inputs: object, functions: list[str], memory: int) -> None:
+    def equip(self, inputs: object, functions: list[str], memory: int, again: bool = False) -> None:
         """Give the code its inputs and functions, and bound its memory."""
         self.memory = memory
         self._heap = keep_heap()
-        if inputs or functions:
+        if inputs or functions or again:
             self.machine.equip(json.dumps(inputs), json.dumps(functions))
         self.machine.context.set_memory_limit(memory)
 
@@ -135,6 +143,16 @@ class Vm:
         except Exception:
             return column  # a place that is not in the code
 
+    def _cell(self, line: object) -> int:
+        return self.cell_of(line)[0] if isinstance(line, int) else 0
+
+    def _row(self, line: object) -> object:
+        return self.cell_of(line)[1] if isinstance(line, int) else line
+
+    def cell_of(self, line: int) -> tuple[int, int]:
+        """Return which earlier cell a line is of (0: the code that runs), and its number there."""
+        return 0, line - self.offset
+
     def _done(self, code: object) -> None:
         if code == 0:
             self._settled = True
@@ -175,13 +193,15 @@ class Vm:
         self._begin()
         try:
             self._prepared = source.prepare(code, language, session)
-            self.machine.run(self._prepared.text)
+            self.machine.run("\n" * self.offset + self._prepared.text)
             while self._turn():
                 pass
         except BadSourceError as error:
             self._raise("SyntaxError", str(error), error.line, error.column)
         except MemoryError:
             self._failed = _OUT_OF_MEMORY
+        except Stopped:
+            self._failed = _BADLY
         except Exception as error:
             self._engine_failed(str(error))
         for name, times in self._uses.items():
@@ -197,8 +217,10 @@ class Vm:
     def _turn(self) -> bool:
         """Let the code go on as far as it can, then wait for one thing; False when none is left."""
         step = self.machine.context.execute_pending_job
-        while not self._failed and step():
+        while not self._failed and not self.stopped and step():
             pass
+        if self.stopped:
+            raise Stopped
         if self.machine.rejected and not self._failed:
             self.machine.rejected = False
             self.machine.settle()
@@ -228,7 +250,10 @@ class Vm:
         if self._due:
             left = (self._due[0][0] - time.monotonic()) * 1000
             timeout = min(_DAY_MS, max(0.0, left))
-        for fd, _ in poller.poll(timeout):
+        self.waiting = True
+        ready = poller.poll(timeout)
+        self.waiting = False
+        for fd, _ in ready:
             if fd == self.channel:
                 self._receive()
             else:
@@ -274,6 +299,11 @@ class Vm:
         for line in lines:
             if self.machine.answer(line):
                 self._calls -= 1
+
+    @property
+    def out_of_memory(self) -> bool:
+        """The last piece of code ended because it had used all memory."""
+        return self._failed == _OUT_OF_MEMORY
 
     # What only we can tell
 
@@ -353,13 +383,19 @@ def _rehearse() -> None:
     far.close()
 
 
-def harden(off: tuple[str, ...] = ()) -> tuple[str, list[str]]:
-    """Give up what the VM will not need; this may be done before its job is known."""
+def harden(
+    off: tuple[str, ...] = (), calls: tuple[str, ...] = (), files: int = 4
+) -> tuple[str, list[str]]:
+    """Give up what the VM will not need; this may be done before its job is known.
+
+    A session needs some more system calls, and descriptors for the cell that runs.
+    """
     global _held  # noqa: PLW0603  it is given up for good
     assert _image is not None
     gc.disable()  # one run of it would touch every page of the image
+    program = hardening.make_filter(calls) if calls else _image.filter
     _image.size = hardening.own_size()
-    _held = hardening.harden(_image.filter, off)
+    _held = hardening.harden(program, off, files)
     return _held
 
 
@@ -369,35 +405,35 @@ def run(words: dict[str, Any]) -> NoReturn:
     language: str = wish.get("language") or "js"
     if _held is None:
         warm((language,))
-    assert _image is not None
-    level, missing = _held or harden(tuple(wish.get("off") or ()))
-    vm = _image.vm
-    code = _code()
-    limits: dict[str, Any] = words.get("limits") or {}
-    memory = int(wish["memory"])
-    hardening.bound(memory, limits.get("cpu"), _image.size)
-    vm.tell({"type": "confined", "level": level, "missing": missing})
-    if missing and wish.get("level") == "require":
-        text = f"the sandbox is required, and this is missing: {', '.join(missing)}"
-        vm.tell({"type": "exec_failed", "errno": 0, "text": text})
-        os._exit(126)
+        harden(tuple(wish.get("off") or ()))
+    code = receive(CHANNEL_FD)
+    vm = begin(words)
     names = [one["name"] for one in words.get("functions") or ()]
-    vm.equip(wish.get("inputs") or {}, names, memory)
+    vm.equip(wish.get("inputs") or {}, names, vm.memory)
     if words.get("tools"):
         vm.offer(words["tools"])
     os._exit(vm.run_cell(code, language))
 
 
-def _code() -> str:
-    (size,) = struct.unpack("<I", _exactly(4))
-    return _exactly(size).decode("utf-8", "surrogatepass")
+def image() -> Vm:
+    """Return the context that code will run in."""
+    assert _image is not None
+    return _image.vm
 
 
-def _exactly(size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = os.read(CHANNEL_FD, min(size - len(data), 1 << 20))
-        if not part:
-            os._exit(127)
-        data += part
-    return data
+def begin(words: dict[str, Any]) -> Vm:
+    """Bound what the job bounds, and tell what holds now; return the VM to run code in."""
+    assert _image is not None
+    assert _held is not None
+    level, missing = _held
+    vm = _image.vm
+    wish: dict[str, Any] = words["vm"]
+    limits: dict[str, Any] = words.get("limits") or {}
+    vm.memory = int(wish["memory"])
+    hardening.bound(vm.memory, limits.get("cpu"), _image.size)
+    vm.tell({"type": "confined", "level": level, "missing": missing})
+    if missing and wish.get("level") == "require":
+        text = f"the sandbox is required, and this is missing: {', '.join(missing)}"
+        vm.tell({"type": "exec_failed", "errno": 0, "text": text})
+        os._exit(126)
+    return vm

@@ -31,7 +31,13 @@ from tenuto.core.ports import Connection
 from tenuto.core.specs import Spec, check_session_name
 from tenuto.dispatch import control
 from tenuto.engine import ending, recover
-from tenuto.engine.work import Work, session_limits, session_work
+from tenuto.engine.work import (
+    Work,
+    cell_body,
+    session_language,
+    session_limits,
+    session_work,
+)
 from tenuto.stores.layout import as_error, make_private
 from tenuto.stores.tape import is_kept
 
@@ -96,7 +102,9 @@ def placed(engine: BlockingEngine, work: Work) -> Work:
     own = msgspec.structs.replace(
         work.spec, host=host.id, session_note=note, limits=limits, cwd=asked_cwd or spec.cwd
     )
-    return msgspec.structs.replace(work, spec=own, cell=cell, environ={})
+    work = engine.starter.with_tools(work)
+    work = msgspec.structs.replace(work, spec=own, cell=cell, environ={}, vm=None)
+    return msgspec.structs.replace(work, body=cell_body(work))
 
 
 def _host(engine: BlockingEngine, work: Work, file: int) -> tuple[Execution, str]:
@@ -132,8 +140,12 @@ def _check(engine: BlockingEngine, host: Execution, work: Work) -> None:
     assert spec is not None
     name = asked.session
     anew = f"use another name, or end it first: tenuto sessions clear {name}"
-    if spec.language != asked.language:
+    if spec.language != session_language(asked):
         raise InvalidInput(f"session {name} is in {spec.language}, not in {asked.language}", anew)
+    if work.vm is not None and work.vm["level"] == "require":
+        missing = host.confined.missing if host.confined is not None else ("everything",)
+        if missing:
+            raise InvalidInput(f"session {name} is held without {', '.join(missing)}", anew)
     wanted = msgspec.structs.asdict(session_limits(asked.limits))
     given = msgspec.structs.asdict(spec.limits)
     for limit, value in wanted.items():

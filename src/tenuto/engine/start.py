@@ -51,7 +51,7 @@ class Starter:
         """Return the id and a connection that watches, once a keeper has taken the work over."""
         execution_id = work.execution_id or new_id()
         work = held(work, execution_id, self._project)
-        work = self._with_tools(work)
+        work = self.with_tools(work)
         spec = msgspec.structs.replace(work.spec, limits=self._with_quota(work.spec.limits))
         row = Row(
             id=execution_id,
@@ -103,7 +103,7 @@ class Starter:
             if execution.spec is not None:  # whoever serves them serves them again
                 kept = execution.spec.functions
                 spec = msgspec.structs.replace(work.spec, functions=kept)
-                work = self._with_tools(msgspec.structs.replace(work, spec=spec))
+                work = self.with_tools(msgspec.structs.replace(work, spec=spec))
             pen.append(ev.Resumed(argv=work.spec.argv))
             counted = output_of(folder)
         except BaseException:
@@ -133,7 +133,7 @@ class Starter:
         finally:
             pen.put_down()
 
-    def _with_tools(self, work: Work) -> Work:
+    def with_tools(self, work: Work) -> Work:
         """Take along the composed tools as they are now, if the code looks as if it called any."""
         if work.vm is None or "tools" not in (work.spec.code or ""):
             return work
@@ -196,7 +196,7 @@ def _job(pen: Pen, execution_id: str, work: Work, size: int = 0, lines: int = 0)
         "argv": spec.argv,
         "cwd": spec.cwd,
         "env": work.environ,
-        "code": spec.code if work.channel else None,
+        "code": (work.body or spec.code) if work.channel else None,
         "pty": spec.pty,
         "echo": spec.echo,
         "limits": spec.limits,

@@ -40,6 +40,8 @@ class Work(msgspec.Struct, frozen=True):
     """Name and language, if this is a session's own process."""
     cell: dict[str, str | None] | None = None
     """Where the session is, if this is a cell that has been given its place."""
+    body: str | None = None
+    """What goes over the channel instead of the bare code."""
     confinement: Confinement | None = None
     tools: tuple[dict[str, Any], ...] = ()
     """Composed tools, for the VM: name, schema, parameters, language and code."""
@@ -95,8 +97,9 @@ def code_work(
     """Return the work for code in a language; `memory` bounds code-mode where no limit is given."""
     check_text("the code", code)
     cwd = _folder(options.cwd)
-    if language in _CODE_MODE and options.session is None:
-        return _machine_work(code, language, cwd, options, environ, memory)
+    if language in _CODE_MODE:
+        work = _machine_work(code, language, cwd, options, environ, memory)
+        return work if options.session is None else _machine_cell(work, options)
     _only_plain(options)
     full = _environment(environ, options.env)
     if options.session is not None:
@@ -119,28 +122,72 @@ def _cell_work(
     return Work(spec, environ, channel=True, cell={"cwd": cwd if options.cwd else None})
 
 
+def _machine_cell(work: Work, options: Options) -> Work:
+    """Return code-mode work as a cell; its `vm` is for the session, if that has to be begun."""
+    if work.vm is None:
+        raise InvalidInput(
+            f"there are no sessions with the engine {work.spec.engine}", "leave --engine out"
+        )
+    spec = msgspec.structs.replace(
+        work.spec, session=check_session_name(options.session), limits=options.limits
+    )
+    return msgspec.structs.replace(work, spec=spec, cell={"cwd": None})
+
+
 def session_work(cell: Work, programs: Mapping[str, str]) -> Work:
     """Return the work for the session that a cell's starter asks for."""
     asked = cell.spec
-    name, language = asked.session or "", asked.language or ""
-    command = session_command(language, cell.environ, programs)
+    name, language = asked.session or "", session_language(asked)
+    limits = session_limits(asked.limits)
+    argv: tuple[str, ...] = ()
+    environ: dict[str, str] = {}
+    vm: dict[str, Any] | None = None
+    if cell.vm is not None:
+        from tenuto.codemode.job import SESSION_MODULE
+
+        vm = {**cell.vm, "module": SESSION_MODULE, "inputs": {}}
+        limits = msgspec.structs.replace(limits, memory=vm["memory"])
+    else:
+        command = session_command(language, cell.environ, programs)
+        argv, environ = command.argv, {**cell.environ, **command.env}
     spec = Spec(
         kind="code",
-        argv=command.argv,
+        argv=argv,
         cwd=asked.cwd,
         language=language,
+        engine=asked.engine,
         code="",
         title=f"session {name}",
         env_names=asked.env_names,
-        limits=session_limits(asked.limits),
+        limits=limits,
         sandbox=asked.sandbox,
         detached=True,
         parent=asked.parent,
         session=name,
         session_host=True,
     )
-    environ = {**cell.environ, **command.env}
-    return Work(spec, environ, channel=True, session={"name": name, "language": language})
+    session = {"name": name, "language": language}
+    return Work(spec, environ, channel=True, session=session, vm=vm)
+
+
+def session_language(spec: Spec) -> str:
+    """Return the language of the session that a cell needs: TypeScript runs where JavaScript does."""
+    return "js" if spec.language in _CODE_MODE else spec.language or ""
+
+
+def cell_body(work: Work) -> str | None:
+    """Return what a cell's process is given instead of the bare code; None if that is enough."""
+    spec = work.spec
+    if spec.language not in _CODE_MODE:
+        return None
+    given = {
+        "code": spec.code,
+        "language": spec.language,
+        "inputs": spec.inputs,
+        "functions": [one.name for one in spec.functions],
+        "tools": work.tools,
+    }
+    return msgspec.json.encode(given).decode()
 
 
 def session_limits(limits: Limits) -> Limits:

@@ -69,6 +69,9 @@ class Cell:
                 "session",
                 f"session {self._name} ended before this cell's turn: it never ran{how}",
             )
+        if self._keeper.channel.limit is not None:
+            resource, bound = self._keeper.channel.limit
+            return "limit", f"{resource} limit {bound}; session {self._name} ended with it"
         reason = "limit" if gone.get("reason") == "limit" else "session"
         return reason, f"session {self._name} ended while this cell ran, its state is lost{how}"
 

@@ -26,11 +26,15 @@
     const rest = kit.slice(line, begin + USER.length + 1);
     const end = kit.indexOf(rest, ')');
     const numbers = kit.split(end < 0 ? rest : kit.slice(rest, 0, end), ':');
-    const row = number(numbers[0]);
+    const absolute = number(numbers[0]);
+    if (absolute === undefined) return undefined;
+    // In a session this may be code that ran before: then its number is known, and its own line.
+    const cell = host.cell(absolute);
+    const row = host.row(absolute);
     let column = number(numbers[1]);
     // What was put around and into the code moved its columns, and no line.
-    if (row !== undefined && column !== undefined) column = host.column(row, column);
-    return row === undefined ? undefined : { __proto__: null, row, column };
+    if (column !== undefined) column = cell === 0 ? host.column(row, column) : undefined;
+    return { __proto__: null, row, column, cell };
   };
 
   const makerOf = (error) => {
@@ -73,7 +77,8 @@
     if (where === undefined) return line;
     const begin = kit.indexOf(line, USER);
     const head = kit.slice(line, 0, begin);
-    const at = `${kit.codeName}:${where.row}${where.column === undefined ? '' : `:${where.column}`}`;
+    const name = where.cell === 0 ? kit.codeName : `cell ${where.cell}`;
+    const at = `${name}:${where.row}${where.column === undefined ? '' : `:${where.column}`}`;
     const whole = kit.indexOf(line, ')') < 0 ? head + at : `${head}${at})`;
     return kit.replaceAll(kit.replaceAll(whole, 'at <eval> ', 'at '), `(${at})`, kit.indexOf(whole, '<eval>') < 0 ? `(${at})` : at);
   };
@@ -133,7 +138,10 @@
     const message = kit.slice(kit.messageOf(error), 0, 4096);
     const kept = isError(error) ? lines(error) : [];
     let where;
-    for (let at = 0; at < kept.length && where === undefined; at++) where = place(kept[at]);
+    for (let at = 0; at < kept.length && where === undefined; at++) {
+      const one = place(kept[at]);
+      if (one?.cell === 0) where = one;
+    }
     const stack = isError(error) ? kit.cleanStack(error) : '';
     let fields = `"name":${kit.stringify(name)},"message":${kit.stringify(kit.toWellFormed(message))}`;
     if (where !== undefined) fields += `,"line":${where.row}`;

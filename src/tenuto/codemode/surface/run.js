@@ -1,7 +1,7 @@
 // Running the user's code: timers, stdin, host functions, and how it ends.
 //
 // Python gives `host`: write(line), timer(id, ms), cancel(id), reading(), calling(line),
-// column(line, column), done(code), full() and room(). They take text and numbers only, and never throw. Python calls back what `kit` has below.
+// column(line, column), cell(line), row(line), done(code), full() and room(). They take text and numbers only, and never throw. Python calls back what `kit` has below.
 (kit, host) => {
   'use strict';
   const VALUE_MAX = 16 * 1024 * 1024;
@@ -96,9 +96,9 @@
       if (first) kit.fail(reason);
       first = false;
     });
-    kit.forget();
+    forget();
   };
-  kit.forget = () => kit.mapEach(rejections, (_, promise) => kit.mapDelete(rejections, promise));
+  const forget = () => kit.mapEach(rejections, (_, promise) => kit.mapDelete(rejections, promise));
 
   // Timers
 
@@ -182,6 +182,7 @@
 
   // Host functions
 
+  const allowed = { __proto__: null };
   const calls = { __proto__: null };
   const waiting = { __proto__: null };
   let firstWaiting = 0;
@@ -201,6 +202,7 @@
     const { promise, resolve, reject } = withResolvers();
     const trace = new kit.Error(); // made here, so that it knows where the call stands
     try {
+      if (!allowed[name]) throw new TypeError(`${name} was given to an earlier cell, not to this one: pass it again`);
       const text = kit.encode(args);
       if (text.length > ARGUMENTS_MAX) throw new RangeError(`the arguments of ${name} are larger than 16 MB`);
       const call = { __proto__: null, name: kit.stringify(name), args: text, resolve, reject, trace };
@@ -255,6 +257,20 @@
   kit.equip = (inputs, functions) => {
     provide('inputs', kit.decode(kit.parse(inputs)));
     const names = kit.parse(functions);
-    for (let at = 0; at < names.length; at++) define(names[at]);
+    for (const name in allowed) delete allowed[name];
+    for (let at = 0; at < names.length; at++) {
+      allowed[names[at]] = true;
+      define(names[at]);
+    }
+  };
+
+  /** Before another cell of a session: what the one before left open is no affair of this one. */
+  kit.renew = () => {
+    forget();
+    for (const id in timers) delete timers[id];
+    for (const n in readers) delete readers[n];
+    for (const n in calls) delete calls[n];
+    for (const n in waiting) delete waiting[n];
+    firstReader = lastReader = firstWaiting = lastWaiting = lastCall = open = 0;
   };
 };
