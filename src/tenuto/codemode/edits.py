@@ -27,7 +27,7 @@ class Edits:
     def __init__(self, source: bytes) -> None:
         self.source = source
         self._all: list[tuple[int, int, int, int, str]] = []
-        self._moves: list[tuple[int, int, int]] = []
+        self.moves: list[tuple[int, int, int]] = []
 
     def insert(self, at: int, text: str, rank: int) -> None:
         """Put text between two bytes."""
@@ -62,7 +62,7 @@ class Edits:
             removed = len(self.text(start, end))
             length += len(kept)
             if len(text) != removed:
-                self._moves.append((length, removed, len(text)))
+                self.moves.append((length, removed, len(text)))
             length += len(text)
             parts += (kept, text)
             done = end
@@ -78,7 +78,7 @@ class Edits:
                 return column
             start = found.end()
         here = start + column - 1
-        for at, removed, put in self._moves:
+        for at, removed, put in self.moves:
             if start <= at < here:
                 column += removed - min(put, here - at)  # inside what was put in: its beginning
         return max(1, column)

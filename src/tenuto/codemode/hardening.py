@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from collections.abc import Iterable
 
 from tenuto.keeper import landlock, linux, privileges, seccomp
 
@@ -44,17 +45,20 @@ _RULES = (
 )
 
 
-def make_filter(more: tuple[str, ...] = ()) -> bytes:
+def make_filter(more: tuple[str, ...] = (), rules: Iterable[seccomp.Rule] = ()) -> bytes:
     """Return the filter for a VM; empty where none can be made. Made once, in the image."""
     if not seccomp.available():
         return b""
-    return seccomp.allow_only((*_CALLS, *more), _RULES)
+    return seccomp.allow_only((*_CALLS, *more), (*_RULES, *rules))
 
 
-def harden(program: bytes, off: tuple[str, ...] = (), files: int = 4) -> tuple[str, list[str]]:
+def harden(
+    program: bytes, off: tuple[str, ...] = (), files: int = 4, scope: bool = True
+) -> tuple[str, list[str]]:
     """Give all up that can be given up; return what holds now, and what is missing in words.
 
     `off` names mechanisms to leave out, as if the system had none: tests take them away in turn.
+    Without `scope`, those can still be signalled that could be before.
     """
     held: list[str] = []
     missing: list[str] = []
@@ -65,14 +69,14 @@ def harden(program: bytes, off: tuple[str, ...] = (), files: int = 4) -> tuple[s
     _bound(resource.RLIMIT_FSIZE, 0)
     _bound(resource.RLIMIT_NPROC, 0)
     landlock.no_new_privs()
-    missing += _drop_root(off)
+    missing += drop_root(off)
     linux.die_with_parent(_SIGKILL)  # another user's process has forgotten it
     if os.getppid() != parent:
         os._exit(127)
     try:
         if "landlock" in off:
             raise OSError("turned off")
-        landlock.restrict()
+        landlock.restrict(scope=scope)
         held.append("landlock")
     except OSError as error:
         missing.append(f"landlock ({error.strerror or error})")
@@ -87,7 +91,7 @@ def harden(program: bytes, off: tuple[str, ...] = (), files: int = 4) -> tuple[s
     return "+".join((*held, "rlimits")), missing
 
 
-def _drop_root(off: tuple[str, ...]) -> list[str]:
+def drop_root(off: tuple[str, ...]) -> list[str]:
     """Be nobody if we are root, and have no capabilities in any case."""
     try:
         if os.geteuid() == 0 and "user" not in off:

@@ -12,8 +12,10 @@ from tenuto.core.errors import InterpreterMissing, InvalidInput
 ENGINES = ("auto", "quickjs", "deno")
 MODULE = "tenuto.codemode.vm"
 SESSION_MODULE = "tenuto.codemode.session"
+DENO_MODULE = "tenuto.codemode.denovm"
 DEFAULT_MEMORY = 128 * 1024 * 1024
 LEAST_MEMORY = 4 * 1024 * 1024
+_LEAST_OF_DENO = 16 * 1024 * 1024
 _NEEDED = ("_quickjs", "tree_sitter", "tree_sitter_javascript", "tree_sitter_typescript")
 _OFF = "TENUTO_TEST_WITHOUT"  # mechanisms that tests take away in turn, separated by commas
 
@@ -71,3 +73,22 @@ def vm_job(
         "level": level,
         "off": off,
     }
+
+
+def deno_job(
+    program: str, language: str, memory: int, inputs: Any = None, level: str = "auto"
+) -> dict[str, Any]:
+    """Return the job's `vm` field for the deno engine."""
+    if memory < _LEAST_OF_DENO:
+        least = f"{_LEAST_OF_DENO >> 20}M"
+        raise InvalidInput(f"deno needs {least} of memory at least", f"ask for more: --mem {least}")
+    return {
+        **vm_job(language, memory, inputs, level),
+        "module": DENO_MODULE,
+        "program": program,
+    }
+
+
+def deno_image(vm: dict[str, Any]) -> list[str]:
+    """Return what a zygote is told whose keepers hold deno processes ready for jobs like this one."""
+    return [DENO_MODULE, *vm["paths"], "--", vm["program"], str(vm["memory"])]

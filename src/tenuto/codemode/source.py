@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _HEAD = "(async()=>{"
 _TAIL = "\n})()"
 _STRICT = '"use strict";'
+MODULE_VALUE = "$tenuto"
 _READINGS = 10
 _UNREADABLE = (
     "this is no TypeScript that can be read here. If it is right, run it with --engine deno."
@@ -49,6 +50,11 @@ class Prepared:
         self.is_async = is_async
         self.names = names  # declared at the top level; of a session only
         self._edits = edits
+
+    @property
+    def moves(self) -> list[tuple[int, int, int]]:
+        """Where in the text something was put for something: place, and length before and after."""
+        return [] if self._edits is None else self._edits.moves
 
     def column(self, line: int, column: int) -> int:
         """Return the column of the source for a place in the text (all from 1); lines are the same."""
@@ -87,6 +93,29 @@ def prepare_function(code: str, language: str, parameters: str) -> str:
         head = _export(root, edits, True) if b"port" in edits.source else ""
         _return_last(root, edits)
     return f"({parameters})=>{_plain(edits, True, head).text}"
+
+
+def prepare_module(code: str) -> Prepared:
+    """Prepare TypeScript for an engine that reads it itself, as a module.
+
+    Its value is exported under the name MODULE_VALUE. It awaits what it likes, and cannot return.
+    What the grammar cannot read is left as it is, and has no value.
+    """
+    source = encode(code.removeprefix("\ufeff"))
+    root = grammar.parse(source, "ts").root_node
+    edits = Edits(source)
+    last = last_statement(root)
+    for node in grammar.children(root):
+        if node.type == "import_statement" and not any(c.type == "type" for c in node.children):
+            raise _no_modules(node)
+        if node.type == "export_statement" and any(c.type == "default" for c in node.children):
+            last = None
+    if not root.has_error and last is not None and last.type == "expression_statement":
+        expression = grammar.inner(last)
+        if expression is not None and expression.type != "internal_module":
+            edits.insert(last.start_byte, f";export const {MODULE_VALUE} = (", OPEN)
+            edits.insert(expression.end_byte, ")", CLOSE)
+    return Prepared(edits.apply(), True, [], edits)
 
 
 def _read(source: bytes, language: str, session: bool) -> tuple[Node, Edits, bool]:

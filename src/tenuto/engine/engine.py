@@ -24,6 +24,7 @@ from tenuto.dispatch.launch import ZygoteLauncher
 from tenuto.engine import sessions
 from tenuto.engine.bell import Bell
 from tenuto.engine.blocking import BlockingEngine
+from tenuto.engine.deno import DenoPool
 from tenuto.engine.goals import Waiting
 from tenuto.engine.health import Check, examine
 from tenuto.engine.hosting import Hosting
@@ -51,6 +52,7 @@ class Engine:
         self._settings = settings
         self._blocking: BlockingEngine | None = None
         self._zygote: ZygoteLauncher | None = None
+        self._deno: DenoPool | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._health: asyncio.Task[None] | None = None
         self._checks: list[Check] = []
@@ -73,6 +75,8 @@ class Engine:
         if self._blocking is not None:
             await self._call(self._blocking.close)
             self._blocking = None
+        if self._deno is not None:
+            await self._call(self._deno.close)
         if self._threads is not None:
             self._threads.shutdown()
 
@@ -81,6 +85,8 @@ class Engine:
         settings = self._settings or load_settings(project.root, os.environ)[0]
         self._zygote = ZygoteLauncher(settings.keepers_ahead, image=image_words())
         engine = BlockingEngine(project, settings, self._zygote)
+        self._deno = DenoPool(settings)
+        engine.starter.ready = self._deno.launcher
         clean_by_settings(engine)
         return engine
 

@@ -44,6 +44,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Bytes of memory for code-mode, where no other limit is asked for."""
     keepers_ahead: int = 2
     """Keepers that a warm engine holds ready."""
+    deno_ahead: int = 1
+    """Processes of the deno engine that a warm engine holds ready, from its first use on."""
     health_every: float = 15.0
     """Seconds between health checks while anything runs."""
     session: str | None = None
@@ -93,6 +95,7 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "limits.memory": ("code_memory", parse_size),
     "keepers.ahead": ("keepers_ahead", _count),
     "session": ("session", check_session_name),
+    "deno.ahead": ("deno_ahead", _count),
     "health.every": ("health_every", _seconds),
     "sandbox": ("sandbox", lambda v: _one_of(v, ("none", "auto", "require"))),
     "sandbox_net": ("sandbox_net", lambda v: _one_of(v, ("on", "loopback", "off"))),

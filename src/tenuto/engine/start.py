@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -45,6 +45,8 @@ class Starter:
         self._settings = settings
         self._index = index
         self._launcher = launcher
+        self.ready: Callable[[Work], Dispatcher | None] = lambda _: None
+        """Who holds processes ready for a piece of work, if anybody does."""
         self._mark = (0, "")
 
     def start(self, work: Work) -> tuple[str, Connection]:
@@ -116,9 +118,10 @@ class Starter:
     ) -> Connection:
         """Give the tape to a keeper; our own lock on it stays until one has taken the job."""
         job = _job(pen, execution_id, work, size, lines)
+        launcher = self.ready(work) or self._launcher
         try:
             for _ in range(_TRIES):
-                sock = self._launcher.launch(job, pen.fd, pen.dir_fd)
+                sock = launcher.launch(job, pen.fd, pen.dir_fd)
                 point("start-handed-over")
                 if _taken(sock):
                     return sock

@@ -20,7 +20,7 @@ from tenuto.core.specs import (
     check_session_name,
     check_text,
 )
-from tenuto.interpreters import command_for, resolve_program, session_command
+from tenuto.interpreters import command_for, interpreter, resolve_program, session_command
 from tenuto.keeper.procfs import MARK
 from tenuto.stores.layout import current_folder
 
@@ -98,7 +98,7 @@ def code_work(
     check_text("the code", code)
     cwd = _folder(options.cwd)
     if language in _CODE_MODE:
-        work = _machine_work(code, language, cwd, options, environ, memory)
+        work = _machine_work(code, language, cwd, options, environ, programs, memory)
         return work if options.session is None else _machine_cell(work, options)
     _only_plain(options)
     full = _environment(environ, options.env)
@@ -124,7 +124,7 @@ def _cell_work(
 
 def _machine_cell(work: Work, options: Options) -> Work:
     """Return code-mode work as a cell; its `vm` is for the session, if that has to be begun."""
-    if work.vm is None:
+    if work.spec.engine != "quickjs":
         raise InvalidInput(
             f"there are no sessions with the engine {work.spec.engine}", "leave --engine out"
         )
@@ -201,6 +201,7 @@ def _machine_work(
     cwd: str,
     options: Options,
     environ: Mapping[str, str],
+    programs: Mapping[str, str],
     memory: int | None,
 ) -> Work:
     """Return the work for code-mode. The VM has no environment, so that none can be read there."""
@@ -217,10 +218,12 @@ def _machine_work(
     wish = _sandbox(options.sandbox)
     level = "require" if wish is not None and wish.level == "require" else "auto"
     options = msgspec.structs.replace(options, limits=limits, sandbox="none")
-    if engine != "quickjs":
-        raise InvalidInput(f"the engine {engine} is not here yet", "leave --engine out")
     inputs = _checked_inputs(options.inputs)
-    vm = codemode.vm_job(language, bound, inputs, level)
+    if engine == "deno":
+        program = interpreter("deno", environ, programs)
+        vm = codemode.deno_job(program, language, bound, inputs, level)
+    else:
+        vm = codemode.vm_job(language, bound, inputs, level)
     mark = {MARK: environ[MARK]} if MARK in environ else {}
     work = _work("code", (), cwd, options, mark, language=language, code=code)
     spec = msgspec.structs.replace(work.spec, engine=engine, inputs=inputs)

@@ -9,12 +9,13 @@ from tenuto.interpreters.commands import (
     language_of,
     session_command,
 )
-from tenuto.interpreters.programs import resolve_program
+from tenuto.interpreters.programs import interpreter, resolve_program
 
 __all__ = [
     "LANGUAGES",
     "Command",
     "command_for",
+    "interpreter",
     "language_of",
     "resolve_program",
     "session_command",

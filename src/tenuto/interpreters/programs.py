@@ -22,7 +22,7 @@ _NAMES = {
 _ADVICE = {
     "python": "install Python 3.8 or later",
     "node": "install Node.js 20 or later",
-    "deno": "install deno, for example with `pip install deno`",
+    "deno": "install deno, for example with `pip install 'tenuto[deno]'`",
     "bash": "install bash",
 }
 

@@ -32,15 +32,18 @@ TAKEN = b"t"
 _FDS = 4
 _LINGER_S = 2.0
 _JOBS_MOST = 100
+_BEGIN_AFTER_S = 0.05  # what is begun ahead takes no time from the job that made room for it
 _REHEARSALS = 12
 _REHEARSAL_S = 10.0  # a hundred times what it takes
 _LEAVE_ON = (signal.SIGALRM, signal.SIGTERM)  # while it waits: the next execution is not meant
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Run as `zygote FD AHEAD [MODULE PATH...]`: AHEAD keepers are kept forked; 0: become the one.
+    """Run as `zygote FD AHEAD [MODULE PATH... [-- WORD...]]`: AHEAD keepers are kept forked.
 
-    MODULE makes machines of stems; what it needs is loaded once, here, for all of them.
+    With 0 it becomes the one keeper. MODULE makes machines of stems; what it needs is loaded once,
+    here, for all of them. With WORDs, it is told them, and each keeper is for one job of such a
+    machine only, which it has begun before the job comes.
     """
     descriptor, ahead = int(arguments[0]), int(arguments[1])
     os.closerange(descriptor + 1, 1 << 16)  # whatever else our starter had open is not ours to hold
@@ -59,19 +62,24 @@ def main(arguments: list[str]) -> NoReturn:
         cgroup.tidy(base)
     if ahead:
         __import__("tenuto.keeper.held")  # shared by the keepers that need it
-    if ahead and arguments[2:]:
-        _load(arguments[2], arguments[3:])
+    begun = bool(ahead and arguments[2:]) and _load(arguments[2:])
     if ahead and not faults.WANTED:
         _rehearse(base, boot)
     told = _fork_keepers(jobs, ahead) if ahead else -1
-    _keep(_Post(jobs, told), base, boot)
+    _keep(_Post(jobs, told), base, boot, begun)
 
 
-def _load(module: str, paths: list[str]) -> None:
+def _load(words: list[str]) -> bool:
+    """Load the image; tell whether its machines are to be begun before there is a job."""
+    end = words.index("--") if "--" in words else len(words)
     try:
-        load_image(module, paths).warm(rehearse=True)
+        image = load_image(words[0], words[1:end])
+        image.warm(rehearse=True)
+        if words[end:]:
+            image.expect(*words[end + 1 :])
     except Exception:
-        return  # the execution that needs it will say why it cannot be loaded
+        return False  # the execution that needs it will say why it cannot be loaded
+    return end < len(words)
 
 
 def _rehearse(base: str, boot: str) -> None:
@@ -211,6 +219,12 @@ class _Post:
         fds.frombytes(ancillary[0][2][:size])
         return list(fds)
 
+    def busy(self, wait_s: float) -> bool:
+        """Tell whether a job is there, or comes within this time."""
+        poller = select.poll()
+        poller.register(self._jobs.fileno(), select.POLLIN)
+        return bool(poller.poll(wait_s * 1000))
+
     def watch(self, keeper: Keeper) -> None:
         """Give the post up when the zygote dies: a job must not wait there for a busy keeper."""
         if self._told >= 0:
@@ -240,10 +254,10 @@ class _Post:
         return True
 
 
-def _keep(post: _Post, base: str, boot: str) -> NoReturn:
+def _keep(post: _Post, base: str, boot: str, begun: bool) -> NoReturn:
     """Keep one execution after the other to its end."""
-    machine = False
-    for number in range(_JOBS_MOST):
+    machine = begun and not post.busy(_BEGIN_AFTER_S)
+    for number in range(1 if begun else _JOBS_MOST):
         keeper = Keeper(base, boot, machine)
         fds = post.next_job(_LINGER_S if number else 0)
         if fds is None:

@@ -1,8 +1,8 @@
 // Errors as the user should see them: the lines of the user's code, and no frames of ours.
 (kit, host) => {
   'use strict';
-  const OWN = 'tenuto:'; // the files of this folder
-  const USER = '<input>';
+  kit.ownNames = ['tenuto:']; // the files of this folder
+  kit.userNames = ['<input>']; // how engines name the user's code
   const LINES_MAX = 50;
   kit.codeName = 'code';
 
@@ -19,23 +19,42 @@
     return kit.isInteger(value) && value > 0 ? value : undefined;
   };
 
-  /** Take a line of a stack trace apart: who, and where in the user's code; undefined if not there. */
+  const nameIn = (line) => {
+    for (let at = 0; at < kit.userNames.length; at++) {
+      const begin = kit.indexOf(line, kit.userNames[at]);
+      if (begin >= 0) return { __proto__: null, begin, end: begin + kit.userNames[at].length };
+    }
+    return undefined;
+  };
+
+  /** Take a line of a stack trace apart: where in the user's code; undefined if not there. */
   const place = (line) => {
-    const begin = kit.indexOf(line, `${USER}:`);
-    if (begin < 0) return undefined;
-    const rest = kit.slice(line, begin + USER.length + 1);
+    const name = nameIn(line);
+    if (name === undefined) return undefined;
+    const rest = kit.slice(line, name.end);
     const end = kit.indexOf(rest, ')');
     const numbers = kit.split(end < 0 ? rest : kit.slice(rest, 0, end), ':');
-    const absolute = number(numbers[0]);
+    const { length } = numbers;
+    let absolute = number(numbers[length - 2]);
+    let column = number(numbers[length - 1]);
+    if (absolute === undefined) {
+      absolute = column;
+      column = undefined;
+    }
     if (absolute === undefined) return undefined;
     // In a session this may be code that ran before: then its number is known, and its own line.
     const cell = host.cell(absolute);
     const row = host.row(absolute);
-    let column = number(numbers[1]);
     // What was put around and into the code moved its columns, and no line.
     if (column !== undefined) column = cell === 0 ? host.column(row, column) : undefined;
     return { __proto__: null, row, column, cell };
   };
+
+  const isOwn = (line) => {
+    for (let at = 0; at < kit.ownNames.length; at++) if (kit.indexOf(line, kit.ownNames[at]) >= 0) return true;
+    return false;
+  };
+  const isNative = (line) => kit.indexOf(line, '(native)') >= 0 || kit.indexOf(line, '(<anonymous>)') >= 0;
 
   const makerOf = (error) => {
     try {
@@ -58,7 +77,8 @@
     const kept = [];
     for (let at = 0; at < all.length && kept.length < LINES_MAX; at++) {
       const line = all[at];
-      if (line === '' || kit.indexOf(line, OWN) >= 0) continue;
+      // Some engines begin with the error itself.
+      if (!kit.startsWith(line, '    at ') || isOwn(line)) continue;
       kit.push(kept, line);
     }
     // The constructor that a class of errors is given by the language is nobody's code.
@@ -68,19 +88,20 @@
       kept.length -= 1;
     }
     // What called the user's code is ours: eval itself, and the function that a cell is.
-    while (kept.length > 0 && kit.indexOf(kept[kept.length - 1], '(native)') >= 0) kept.length -= 1;
+    while (kept.length > 0 && isNative(kept[kept.length - 1])) kept.length -= 1;
     return kept;
   };
 
   const shown = (line) => {
     const where = place(line);
     if (where === undefined) return line;
-    const begin = kit.indexOf(line, USER);
-    const head = kit.slice(line, 0, begin);
+    const head = kit.slice(line, 0, nameIn(line).begin);
     const name = where.cell === 0 ? kit.codeName : `cell ${where.cell}`;
     const at = `${name}:${where.row}${where.column === undefined ? '' : `:${where.column}`}`;
-    const whole = kit.indexOf(line, ')') < 0 ? head + at : `${head}${at})`;
-    return kit.replaceAll(kit.replaceAll(whole, 'at <eval> ', 'at '), `(${at})`, kit.indexOf(whole, '<eval>') < 0 ? `(${at})` : at);
+    if (kit.indexOf(head, ' <eval> (') >= 0 || kit.indexOf(head, ' eval (') >= 0) {
+      return kit.indexOf(head, 'at async ') >= 0 ? `    at async ${at}` : `    at ${at}`;
+    }
+    return kit.indexOf(head, '(') < 0 ? head + at : `${head}${at})`;
   };
 
   /** The frames of an error that are the user's, as text. */

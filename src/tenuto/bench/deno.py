@@ -1,0 +1,73 @@
+"""The deno engine: from start to result, with a process that was ready and with one that was not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+
+from tenuto.bench.place import Place
+from tenuto.bench.table import Row, at_most, median, percentile
+from tenuto.core.errors import InterpreterMissing
+from tenuto.engine.engine import Engine
+from tenuto.engine.settings import Settings
+
+_TARGET_MS = 5.0
+_REFILL_S = 0.25
+_HEAVY = "let s = 0; for (let i = 0; i < 5e6; i++) s += i % 7; s"
+
+
+def deno(quick: bool) -> Iterator[Row]:
+    """Measure `1+1` with deno, beside the default engine and /bin/true in the same run."""
+    yield from asyncio.run(_deno(3 if quick else 40))
+
+
+async def _deno(rounds: int) -> list[Row]:
+    names = ("ready", "fresh", "quickjs", "true", "heavy deno", "heavy quickjs")
+    times: dict[str, list[float]] = {name: [] for name in names}
+    async with contextlib.AsyncExitStack() as stack:
+        place = stack.enter_context(Place())
+        warm = await stack.enter_async_context(place.engine())
+        bare = await stack.enter_async_context(place.engine(Settings(deno_ahead=0)))
+        try:
+            await _run(warm, "deno")  # from now on one is held ready
+        except InterpreterMissing as error:
+            return [Row(what="deno, 1+1", ours=0, note=error.message)]
+        await _run(bare, "deno")
+        for _ in range(rounds):
+            await asyncio.sleep(_REFILL_S)
+            times["ready"].append(await _run(warm, "deno"))
+            await asyncio.sleep(_REFILL_S)  # what is begun ahead is no part of the others
+            times["fresh"].append(await _run(bare, "deno"))
+            times["quickjs"].append(await _run(warm, "quickjs"))
+            begin = time.perf_counter()
+            await warm.run(command=["/bin/true"])
+            times["true"].append((time.perf_counter() - begin) * 1000)
+        for _ in range(max(1, rounds // 10)):
+            await asyncio.sleep(_REFILL_S)
+            times["heavy deno"].append(await _run(warm, "deno", _HEAVY))
+            times["heavy quickjs"].append(await _run(warm, "quickjs", _HEAVY))
+    ready = times["ready"]
+    base = median(times["true"])
+    return [
+        at_most("deno held ready, 1+1, p50", median(ready), _TARGET_MS, "ms"),
+        Row(what="  p50 beside /bin/true", ours=median(ready), floor=base),
+        Row(what="  p99", ours=percentile(ready, 99)),
+        Row(what="  p50, not held ready", ours=median(times["fresh"]), floor=base),
+        Row(what="  p50, default engine", ours=median(times["quickjs"]), floor=base),
+        Row(
+            what="  5 million loops, beside the default engine",
+            ours=median(times["heavy deno"]),
+            floor=median(times["heavy quickjs"]),
+        ),
+    ]
+
+
+async def _run(engine: Engine, name: str, code: str = "1+1") -> float:
+    begin = time.perf_counter()
+    snapshot = await engine.run(code, language="js", engine=name)
+    took = (time.perf_counter() - begin) * 1000
+    if not snapshot.has_value:
+        raise RuntimeError(f"{name} gave no value: {snapshot.reason} {snapshot.detail}")
+    return took

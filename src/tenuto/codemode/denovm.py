@@ -1,0 +1,284 @@
+"""The second engine: a stem that starts a deno process without permissions, and stands beside it.
+
+Deno tells the keeper itself (its stdout is the channel); what comes in goes through here, since a
+program without permissions can read nothing but its stdin: the answers of host functions, and lines of
+input when it asks for one. And somebody must say why it died, if it did. `harden` starts a
+process before there is a job: a keeper may hold one ready.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import json
+import os
+import resource
+import select
+import signal
+
+from tenuto.codemode import deno_process, hardening, source
+from tenuto.codemode.deno_process import Deno, send
+from tenuto.codemode.grammar import BadSourceError
+from tenuto.codemode.line import receive
+from tenuto.keeper import seccomp
+
+TYPE_CHECKING = False  # typing would cost the image 10 ms and its pages
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, NoReturn
+
+CHANNEL_FD = 3
+_READ = 256 * 1024
+_BADLY, _GONE = 1, 125
+_OUT_OF_MEMORY, _TOLD = 2, 3  # exit codes of engine.js
+_REHEARSALS = 16
+_KEPT_ERRORS = 64 * 1024
+_ROOM = 64 << 20  # for reading the source, which takes some fifty times its size
+_WORDS_OF_MEMORY = (
+    b"out of memory",
+    b"OOM",
+    b"allocation failed",
+    b"heap limit",
+    b"Cannot allocate",
+)
+_CRASHES = (signal.SIGTRAP, signal.SIGABRT, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS)
+_image: tuple[bytes, bytes] | None = None
+_expected: tuple[str, int] | None = None
+_ready: Deno | None = None
+
+
+def warm(rehearse: bool = False) -> None:
+    """Make all that does not depend on a job; what follows it is forked from here."""
+    global _image  # noqa: PLW0603  the image is what this process is
+    if _image is None:
+        _image = deno_process.read_surface(), deno_process.make_filter()
+    # Loads what no process of ours can load later; Python makes often used code faster, too.
+    for _ in range(_REHEARSALS if rehearse else 1):
+        for language in ("js", "ts"):
+            source.prepare("await 1", language)
+
+
+def expect(program: str, memory: str) -> None:
+    """Say with what `harden` is to start a process."""
+    global _expected  # noqa: PLW0603
+    _expected = program, int(memory)
+
+
+def harden() -> None:
+    """Start a process before there is a job, and wait for one; from then on we can run no other."""
+    global _ready  # noqa: PLW0603
+    assert _expected is not None
+    _ready = _start(*_expected, ())
+    poller = select.poll()
+    poller.register(CHANNEL_FD, select.POLLIN)
+    poller.register(_ready.errors, select.POLLIN)
+    if any(fd == _ready.errors for fd, _ in poller.poll()):
+        os._exit(_GONE)  # it has died: our keeper starts another for its job
+
+
+def _start(program: str, memory: int, off: tuple[str, ...]) -> Deno:
+    """Start a process, and give up here what is not needed to stand beside it."""
+    warm()
+    assert _image is not None
+    gc.disable()  # one run of it would touch every page of the image
+    deno = deno_process.start(program, memory, *_image, off)
+    its_own = (seccomp.when(0, deno.pid),)
+    rules = [seccomp.rule(name, seccomp.ALLOW, *its_own) for name in ("kill", "prlimit64", "wait4")]
+    hardening.bound(memory + _ROOM, None, hardening.own_size())
+    _, missing = hardening.harden(hardening.make_filter(rules=rules), off, scope=False)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGPIPE,))  # its end shows elsewhere
+    deno.missing += [one for one in missing if one not in deno.missing]
+    return deno
+
+
+def run(words: dict[str, Any]) -> NoReturn:
+    """Run the code of a job in a deno process, to its end."""
+    wish: dict[str, Any] = words["vm"]
+    memory, off = int(wish["memory"]), tuple(wish.get("off") or ())
+    deno = _ready or _start(wish["program"], memory, off)
+    if (deno.program, deno.memory) != (wish["program"], memory):
+        raise OSError("the deno process that was held ready is not the one that was asked for")
+    limits: dict[str, Any] = words.get("limits") or {}
+    cpu: float | None = limits.get("cpu")
+    if cpu:
+        seconds = max(1, int(-(-cpu // 1)))
+        resource.prlimit(deno.pid, resource.RLIMIT_CPU, (seconds, seconds + 1))
+    code = receive(CHANNEL_FD)
+    tell({"type": "confined", "level": deno.level, "missing": deno.missing})
+    if deno.missing and wish.get("level") == "require":
+        text = f"the sandbox is required, and this is missing: {', '.join(deno.missing)}"
+        tell({"type": "exec_failed", "errno": 0, "text": text})
+        os._exit(126)
+    job: dict[str, Any] = {
+        "inputs": json.dumps(wish.get("inputs") or {}),
+        "functions": json.dumps([one["name"] for one in words.get("functions") or ()]),
+    }
+    try:
+        job["tools"] = _tools(words.get("tools") or ())
+        job |= _text(code, wish.get("language") or "js")
+    except BadSourceError as error:
+        _raise("SyntaxError", str(error), error.line, error.column)
+        os._exit(_BADLY)
+    except MemoryError:
+        _end_by_memory(memory)
+    send(deno, json.dumps(job).encode() + b"\n")
+    os._exit(_Relay(deno, memory, cpu).run())
+
+
+def _text(code: str, language: str) -> dict[str, Any]:
+    """Return what is to be evaluated, prepared as for the other engine; else as a module of deno's."""
+    try:
+        prepared = source.prepare(code, language)
+    except BadSourceError:
+        if language != "ts":
+            raise
+    else:
+        return {"text": prepared.text, "source": None, "moves": prepared.moves}
+    prepared = source.prepare_module(code)
+    data = base64.b64encode(prepared.text.encode("utf-8", "replace")).decode()
+    value = f"'{source.MODULE_VALUE}' in module ? module.{source.MODULE_VALUE} : module.default"
+    text = f"import('data:application/typescript;base64,{data}').then((module) => {value})"
+    return {"text": text, "source": prepared.text, "moves": prepared.moves}
+
+
+def _tools(given: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return composed tools with their code as a function, or the reason why it cannot be one."""
+    found: list[dict[str, Any]] = []
+    for tool in given:
+        one = {key: tool[key] for key in ("name", "schema", "parameters")}
+        try:
+            one["text"] = source.prepare_function(tool["code"], tool["language"], "inputs,tools")
+        except BadSourceError as error:
+            one["flaw"] = f"{error} (line {error.line})"
+        found.append(one)
+    return found
+
+
+class _Relay:
+    """Brings deno what it is sent, and sees it end."""
+
+    def __init__(self, deno: Deno, memory: int, cpu: float | None) -> None:
+        self._deno = deno
+        self._memory = memory
+        self._cpu = cpu
+        self._answers = bytearray()
+        self._lines: list[bytes] = []
+        self._partial = b""
+        self._errors = b""
+        self._wanted = 0
+        self._input_ended = self._done = False
+
+    def run(self) -> int:
+        """Serve until the process has ended; return the exit code."""
+        poller = select.poll()
+        poller.register(CHANNEL_FD, select.POLLIN)
+        poller.register(self._deno.errors, select.POLLIN)
+        reads = False
+        while True:
+            wants = bool(self._wanted) and not self._input_ended
+            if wants != reads:
+                reads = wants
+                if wants:
+                    poller.register(0, select.POLLIN)
+                else:
+                    poller.unregister(0)
+            for fd, _ in poller.poll():
+                if fd == CHANNEL_FD:
+                    self._pass_on()
+                elif fd == self._deno.errors:
+                    if not self._heard():
+                        return self._ended()
+                else:
+                    self._read()
+
+    def _pass_on(self) -> None:
+        """Pass whole lines on: those of ours must not come in between."""
+        data = os.read(CHANNEL_FD, _READ)
+        if not data:
+            os._exit(_BADLY)  # our keeper is gone
+        self._answers += data
+        end = data.rfind(b"\n")
+        if end >= 0:
+            whole = len(self._answers) - len(data) + end + 1
+            send(self._deno, bytes(self._answers[:whole]))
+            del self._answers[:whole]
+
+    def _heard(self) -> bool:
+        """Take requests for a line of input, and what deno says for itself when it dies."""
+        data = os.read(self._deno.errors, _READ)
+        if data.strip(b"re"):
+            self._errors = (self._errors + data)[-_KEPT_ERRORS:]
+        elif b"e" in data:
+            self._done = True
+            os.kill(self._deno.pid, signal.SIGKILL)
+        elif data:
+            self._wanted += len(data)
+            self._deliver()
+        return bool(data) and not self._done
+
+    def _read(self) -> None:
+        data = os.read(0, _READ)
+        if data:
+            *whole, self._partial = (self._partial + data).split(b"\n")
+            self._lines += whole
+        else:
+            self._input_ended = True
+            if self._partial:
+                self._lines.append(self._partial)
+        self._deliver()
+
+    def _deliver(self) -> None:
+        while self._wanted and (self._lines or self._input_ended):
+            line = self._lines.pop(0).decode("utf-8", "replace") if self._lines else None
+            self._wanted -= 1
+            send(self._deno, json.dumps({"type": "item", "line": line}).encode() + b"\n")
+
+    def _ended(self) -> int:
+        _, status = os.waitpid(self._deno.pid, 0)
+        if self._done:
+            return 0
+        if os.WIFEXITED(status):
+            code = os.WEXITSTATUS(status)
+            if code in (0, _TOLD):
+                return _BADLY if code else 0
+            if code == _OUT_OF_MEMORY:
+                _end_by_memory(self._memory)
+            return self._crashed(f"deno ended with code {code}")
+        number = os.WTERMSIG(status)
+        if number in (signal.SIGXCPU, signal.SIGKILL) and self._cpu:
+            tell({"type": "limit", "resource": "cpu", "bound": f"{self._cpu:g} s"})
+            return _BADLY
+        name = signal.Signals(number).name
+        if number in _CRASHES and any(word in self._errors for word in _WORDS_OF_MEMORY):
+            _end_by_memory(self._memory)
+        return self._crashed(f"deno was ended by {name}")
+
+    def _crashed(self, what: str) -> int:
+        last = self._errors.decode("utf-8", "replace").strip().splitlines()
+        _raise("InternalError", f"{what}: {last[-1][:500]}" if last else what)
+        return _BADLY
+
+
+def _end_by_memory(memory: int) -> NoReturn:
+    tell({"type": "limit", "resource": "memory", "bound": f"{memory / (1 << 20):g} MB"})
+    os._exit(_BADLY)
+
+
+def tell(message: dict[str, object]) -> None:
+    """Send the keeper a message of our own."""
+    rest = memoryview(json.dumps(message).encode() + b"\n")
+    try:
+        while rest:
+            rest = rest[os.write(CHANNEL_FD, rest) :]
+    except OSError:
+        return
+
+
+def _raise(name: str, message: str, line: int = 0, column: int = 0) -> None:
+    fields: dict[str, object] = {"type": "raised", "name": name, "message": message}
+    place = ""
+    if line:
+        fields |= {"line": line, "column": column}
+        place = f"\n    at code:{line}:{column}"
+    tell(fields)
+    tell({"type": "log", "level": "error", "text": f"Uncaught {name}: {message}{place}"})

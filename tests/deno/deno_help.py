@@ -1,0 +1,114 @@
+"""What the tests of the deno engine share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tenuto import Engine, NotRunning, Settings, Snapshot
+from tenuto.dispatch.fresh import FreshLauncher
+from tenuto.engine.blocking import BlockingEngine
+from tenuto.engine.recover import load
+from tenuto.keeper import procfs
+from tenuto.keeper.frames import EVENT
+from tenuto.stores.layout import Project, find_project
+from tenuto.stores.tape import TapeReader
+
+FULL = "permissions+landlock+seccomp+rlimits"
+
+OWN_MEMORY = (100 + os.getpid() % 400) << 20
+"""By this the processes of an engine are told from those of other tests on the machine."""
+
+
+def project_of(folder: Path) -> Project:
+    return find_project(str(folder), os.environ)
+
+
+async def deno(engine: Engine, code: str, language: str = "js", **options: Any) -> Snapshot:
+    """Run code to its end."""
+    snapshot = await engine.run(code, language=language, engine="deno", **{"wait": 60, **options})
+    assert snapshot.done, (snapshot.state, snapshot.output)
+    return snapshot
+
+
+async def value_of(engine: Engine, code: str, language: str = "js", **options: Any) -> Any:
+    snapshot = await deno(engine, code, language, **options)
+    assert snapshot, (snapshot.reason, snapshot.detail, snapshot.output)
+    return snapshot.value
+
+
+def command_line(
+    folder: Path, *words: str, text: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tenuto.cli.main", "run", "--engine", "deno", *words],
+        cwd=folder, env={**os.environ, **environment}, input=text,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def raised(project: Project, execution_id: str) -> dict[str, Any]:
+    """Return the one event that tells what the code threw."""
+    with TapeReader(project.folder(execution_id)) as reader:
+        told = [msgspec.json.decode(f.body) for f in reader.frames() if f.stream == EVENT]
+    (found,) = [event for event in told if event["type"] == "raised"]
+    return found
+
+
+def main_pid(project: Project, execution_id: str) -> int:
+    execution = load(project, execution_id)
+    assert execution is not None and execution.started is not None
+    return execution.started.pid
+
+
+async def ready_process() -> int:
+    """Return a deno process of an engine with OWN_MEMORY that waits for a job, once there is one."""
+    flag = f"--max-old-space-size={OWN_MEMORY >> 20} "
+    while True:
+        for pid in procfs.all_pids():
+            command = procfs.command(pid) + " "
+            if command.startswith("deno run") and flag in command and _reads(pid):
+                return pid
+        await asyncio.sleep(0.02)
+
+
+def _reads(pid: int) -> bool:
+    """Tell whether its main thread waits in a read of its stdin."""
+    try:
+        return Path(f"/proc/{pid}/syscall").read_text().startswith("0 0x0 ")
+    except OSError:
+        return False
+
+
+def end_everything(project: Project) -> None:
+    """Kill what runs; every tape must be whole, and no process of any execution be left."""
+    if not os.path.isdir(project.home):
+        return
+    engine = BlockingEngine(project, Settings(), FreshLauncher())
+    try:
+        for execution_id in project.all_ids():
+            if engine.show(execution_id).running:
+                try:
+                    engine.kill(execution_id)
+                except NotRunning:
+                    continue
+    finally:
+        engine.close()
+    for one in project.all_ids():
+        with TapeReader(project.folder(one)) as reader:
+            frames = list(reader.frames())
+            assert reader.damaged == 0, f"{one}: {reader.damaged} damaged bytes"
+            faults = [f.body for f in frames if f.stream == EVENT and b'"faulted"' in f.body]
+            assert not faults, f"{one}: its keeper met a defect: {faults[0].decode()}"
+            left = [f.body for f in frames if f.stream == EVENT and b'"left_behind"' in f.body]
+            assert not left, f"{one} left something behind: {left[0].decode()}"
+        started = load(project, one)
+        if started is not None and started.started is not None:
+            pid = started.started.pid
+            assert procfs.start_time(pid) != started.started.pid_start, f"{one}: {pid} lives"
