@@ -48,8 +48,7 @@ class Engine:
 
     def __init__(self, folder: str | None = None, *, settings: Settings | None = None) -> None:
         """Work for the project around a folder (the current one); `settings` replace the files'."""
-        self._folder = folder
-        self._settings = settings
+        self._folder, self._settings = folder, settings
         self._blocking: BlockingEngine | None = None
         self._zygote: ZygoteLauncher | None = None
         self._deno: DenoPool | None = None
