@@ -59,6 +59,12 @@ def is_exiting(pid: int) -> bool:
     return len(fields) <= 17 or (fields[17] == "1" and bool(int(fields[6]) & _PF_EXITING))
 
 
+def processor_time(pid: int) -> float:
+    """Return the seconds that a process and those of its children that it has reaped have used."""
+    fields = _stat(pid)
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") if len(fields) > 15 else 0.0
+
+
 def parent(pid: int) -> int:
     """Return the parent of a process, or 0."""
     fields = _stat(pid)

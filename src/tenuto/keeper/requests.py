@@ -261,7 +261,10 @@ class Requests:
             self._kill_since = self._kill_since or time.monotonic()
             keeper.end_by(verdict.killed(number))
         else:
-            sent = sweep.send(keeper.members(), number)
+            found = keeper.members()
+            if keeper.held is not None:
+                found = keeper.held.without_keepers(found)
+            sent = sweep.send(found, number)
             keeper.signal_asked = number
             keeper.writer.event("signalled", signal=signal.Signals(number).name, processes=sent)
             connection.reply(ok=True, signalled=sent)

@@ -92,9 +92,7 @@ def _of_sandbox(keeper: Keeper, code: int) -> Outcome | None:
     if not keeper.channel.confined and code > 0:  # only bubblewrap may fail so late
         return Outcome("failed", "exec", "the sandbox could not be set up: see the output")
     found = keeper.held.breach()
-    if found is None and code != 0 and keeper.held.out_of_processes():
-        found = limit("pids", keeper.limits["pids"])
-    return found
+    return keeper.held.complained() if found is None and code != 0 else found
 
 
 def _from_status(keeper: Keeper, code: int, usage: resource.struct_rusage | None) -> Outcome:
