@@ -21,8 +21,7 @@ def events(box: Box, execution_id: str) -> list[dict]:
 
 
 def ended(box: Box, execution_id: str) -> dict:
-    document = box.json("wait", execution_id, "--up-to", "60s")
-    return document[0] if isinstance(document, list) else document
+    return box.json("wait", execution_id, "--up-to", "60s")
 
 
 def start(box: Box, *words: str) -> str:
