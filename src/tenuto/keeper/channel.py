@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MOST = 20 * 1024 * 1024
 _WARN = frames.LEVELS.index("warn")
 _OF_CELLS = (
-    "cell_queued", "cell_started", "cell_gone",  # from a cell's stem
+    "cell_queued", "cell_started", "cell_used", "cell_gone",  # from a cell's stem
     "cell_ready", "cell_begun", "cell_done",  # from a session's worker
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ STEM_NAME = "tenuto-stem"
 _OURS = (KEEPER_NAME, ZYGOTE_NAME, IDLE_NAME)
 _ENTRY = b"from tenuto.keeper.zygote import main"  # as BOOT has it
 MARK = "TENUTO_EXECUTION"
+_TICKS = os.sysconf("SC_CLK_TCK")
 _PF_EXITING = 4
 
 # read and readv, and select with one descriptor: a program that is blocked there waits for input
@@ -63,6 +64,25 @@ def processor_time(pid: int) -> float:
     """Return the seconds that a process and those of its children that it has reaped have used."""
     fields = _stat(pid)
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") if len(fields) > 15 else 0.0
+
+
+def spent(pids: list[int]) -> tuple[float, float]:
+    """Return the seconds that processes and the children they buried spent: user and system."""
+    user = system = 0
+    for pid in pids:
+        fields = _stat(pid)
+        if len(fields) > 14:
+            user += int(fields[11]) + int(fields[13])
+            system += int(fields[12]) + int(fields[14])
+    return user / _TICKS, system / _TICKS
+
+
+def peak_memory(pid: int) -> int:
+    """Return the most bytes that a process ever held in memory."""
+    for line in read(f"/proc/{pid}/status").splitlines():
+        if line.startswith(b"VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def parent(pid: int) -> int:
