@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-from tenuto.bench import control, output, sandboxing, starting, startup, storage
+from tenuto.bench import control, mcp, output, sandboxing, starting, startup, storage
 from tenuto.bench.table import Row, as_document, conditions, heading, line, say
 
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
@@ -26,6 +26,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "tape": storage.tape,
     "index": storage.index,
     "rebuild": storage.rebuild,
+    "mcp": mcp.mcp,
     "ps": startup.ps,
     "sandbox": sandboxing.sandbox,
 }
