@@ -9,7 +9,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-from tenuto.bench import control, mcp, output, sandboxing, starting, startup, storage
+from tenuto.bench import (
+    control,
+    hostcalls,
+    mcp,
+    output,
+    sandboxing,
+    starting,
+    startup,
+    storage,
+)
 from tenuto.bench.table import Row, as_document, conditions, heading, line, say
 
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
@@ -29,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "mcp": mcp.mcp,
     "ps": startup.ps,
     "sandbox": sandboxing.sandbox,
+    "hostcalls": hostcalls.hostcalls,
 }
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 CHANNEL_FD = 3
-_READ = 256 * 1024
+_READ = 64 * 1024
 _DAY_MS = 86_400_000
 _ROOM = 8 * 1024 * 1024  # so that an error can be told when all memory is used
 _FULL = 0.4  # of the limit; blocks of many megabytes are not in the heap

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _READ = 512 * 1024
 _WIDEN_AT = 64 * 1024
 _DRAIN_S = 0.2
+_LATER_S = 0.003
 _KILL_PAUSE_S = 0.002
 
 
@@ -302,9 +303,11 @@ class Keeper:
         self.writer.event("continued")
         self.host.review()
 
-    def note_call(self, body: bytes) -> None:
+    def note_call(self, body: bytes, later: bool = False) -> None:
         """Record a call of the code, or its answer, and hold the child back if the tape is behind."""
-        self.writer.aside(body)
+        self.writer.aside(body, later)
+        if later:
+            self.loop.after(_LATER_S, self.writer.go_on)
         self.clock.moved()
         self.hold_back()
 
