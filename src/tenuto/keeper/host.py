@@ -123,6 +123,10 @@ class Host:
             self._push(b'{"push":"call",' + body)
         self.review()
 
+    def is_served_by(self, connection: control.Connection) -> bool:
+        """Tell whether a connection is the one that serves."""
+        return connection is self._server
+
     def answer(self, connection: control.Connection, message: dict[str, Any]) -> None:
         """Pass an answer on to the child; only a refusal is replied to."""
         n = message.get("n")

@@ -143,8 +143,9 @@ class Requests:
                 return
             for message in messages:
                 self._answer(connection, message)
-            if connection.unsent > _UNREAD_MOST:  # it asks and never reads
-                self._drop(connection)
+            serves = self._keeper.host.is_served_by(connection)
+            if connection.unsent > (_UNREAD_MOST if serves else protocol.MAX_MESSAGE):
+                self._drop(connection)  # it asks and never reads
         if connection in self._connections:
             self._arm(connection, connection not in self._held)
 
