@@ -9,12 +9,15 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-from tenuto.bench import control, output, starting, startup, storage
+from tenuto.bench import codemode, control, output, starting, startup, storage
 from tenuto.bench.table import Row, as_document, conditions, heading, line, say
 
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "start": starting.start,
     "throughput": starting.throughput,
+    "vm": codemode.vm,
+    "vms": codemode.vms,
+    "vm-crowd": codemode.vm_crowd,
     "handover": control.handover,
     "neighbour": starting.neighbour,
     "run": startup.cold_run,
