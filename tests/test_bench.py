@@ -14,7 +14,7 @@ from tenuto.engine.work import Options
 CHEAP = [
     "start", "throughput", "follower", "stdin", "kill", "crowd", "tape", "index", "rebuild", "sandbox",
 ]  # fmt: skip
-CHEAP += ["hostcalls"]
+CHEAP += ["hostcalls", "vm", "vms", "vm-crowd"]
 
 
 @pytest.fixture

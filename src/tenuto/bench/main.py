@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from tenuto.bench import (
+    codemode,
     control,
     hostcalls,
     mcp,
@@ -24,6 +25,9 @@ from tenuto.bench.table import Row, as_document, conditions, heading, line, say
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "start": starting.start,
     "throughput": starting.throughput,
+    "vm": codemode.vm,
+    "vms": codemode.vms,
+    "vm-crowd": codemode.vm_crowd,
     "handover": control.handover,
     "neighbour": starting.neighbour,
     "run": startup.cold_run,

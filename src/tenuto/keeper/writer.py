@@ -28,6 +28,7 @@ _RESERVE = 64 * 1024
 _STEP = 4 * 1024 * 1024
 _BLOCK = 4096
 _RETRY_S = 0.25
+_THREADS = 2
 _REST_S = 0.0001
 _PUMP_READ = 128 * 1024  # small enough to stay in the processor's cache from read to write
 _PUMP_MOST = 4 * 1024 * 1024
@@ -37,12 +38,6 @@ _FLAGS = 16  # from this bit on, the flags of a frame
 _COST = 256  # of a frame that waits, however small it is
 
 _Item = tuple[int, int, bytes]
-
-
-def await_rest(threads: int) -> None:
-    """Return once there are no more than so many threads: those that ended are really gone."""
-    while len(os.listdir("/proc/self/task")) > threads:
-        time.sleep(_REST_S)
 
 
 class TapeWriter:
@@ -193,7 +188,8 @@ class TapeWriter:
         """
         self._up.acquire()
         self._up.release()
-        await_rest(2)
+        while len(os.listdir("/proc/self/task")) > _THREADS:
+            time.sleep(_REST_S)
 
     def _run(self) -> None:
         self._up.release()  # from here on it holds the interpreter's lock, or nothing

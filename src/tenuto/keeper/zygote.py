@@ -32,6 +32,7 @@ TAKEN = b"t"
 _FDS = 4
 _LINGER_S = 2.0
 _JOBS_MOST = 100
+_BREATH_MS = 1.0
 _REHEARSALS = 12
 _REHEARSAL_S = 10.0  # a hundred times what it takes
 _LEAVE_ON = (signal.SIGALRM, signal.SIGTERM)  # while it waits: the next execution is not meant
@@ -211,6 +212,12 @@ class _Post:
         fds.frombytes(ancillary[0][2][:size])
         return list(fds)
 
+    def quiet(self) -> bool:
+        """Wait a moment, and tell whether no job came: whoever waits for the last one goes first."""
+        poller = select.poll()
+        poller.register(self._jobs, select.POLLIN)
+        return not poller.poll(_BREATH_MS)
+
     def watch(self, keeper: Keeper) -> None:
         """Give the post up when the zygote dies: a job must not wait there for a busy keeper."""
         if self._told >= 0:
@@ -244,7 +251,9 @@ def _keep(post: _Post, base: str, boot: str) -> NoReturn:
     """Keep one execution after the other to its end."""
     machine = False
     for number in range(_JOBS_MOST):
-        keeper = Keeper(base, boot, machine)
+        keeper = Keeper(base, boot)
+        if machine and post.quiet():
+            keeper.fork_machine()
         fds = post.next_job(_LINGER_S if number else 0)
         if fds is None:
             keeper.child.discard()
@@ -255,7 +264,8 @@ def _keep(post: _Post, base: str, boot: str) -> NoReturn:
             if path := os.environ.get("TENUTO_KEEPER_LOG"):
                 _log(path)
             os._exit(1)
-        machine = bool(keeper.job.get("vm"))  # those who run code go on with it
+        wish = keeper.job.get("vm")  # those who run code go on with it
+        machine = wish is not None and not wish.get("fresh")
         if not post.again():
             break
     os._exit(0)

@@ -59,6 +59,7 @@
     for (let at = 0; at < all.length && kept.length < LINES_MAX; at++) {
       const line = all[at];
       if (line === '' || kit.indexOf(line, OWN) >= 0) continue;
+      if (place(line)?.column === 0) continue; // what was put around the code
       kit.push(kept, line);
     }
     // The constructor that a class of errors is given by the language is nobody's code.
