@@ -11,7 +11,10 @@ from tenuto.bench.table import Row, line, percentile, times_at_least
 from tenuto.engine.work import Options
 
 # What takes seconds even when it is quick is left to `tenuto bench` itself.
-CHEAP = ["start", "throughput", "follower", "stdin", "kill", "crowd", "tape", "index", "rebuild"]
+CHEAP = [
+    "start", "throughput", "follower", "stdin", "kill", "crowd", "tape", "index", "rebuild", "sandbox",
+]  # fmt: skip
+CHEAP += ["hostcalls", "vm", "vms", "vm-crowd"]
 
 
 @pytest.fixture

@@ -10,16 +10,22 @@ from pathlib import Path
 import pytest
 
 from tenuto.core import events as ev
+from tenuto.core.confinement import Subject, View
+from tenuto.core.errors import SandboxUnavailable
 from tenuto.core.ids import new_id
-from tenuto.core.ports import Dispatcher, Store
+from tenuto.core.ports import Dispatcher, Rung, Store
 from tenuto.core.specs import Spec
 from tenuto.dispatch.launch import FreshLauncher, ZygoteLauncher
 from tenuto.engine.watch import Watch
+from tenuto.sandboxes import Ladder
+from tenuto.sandboxes.bwrap import Bwrap
+from tenuto.sandboxes.landlocked import Landlocked
+from tenuto.sandboxes.unheld import Unheld
 from tenuto.stores.index import Index
 from tenuto.stores.layout import Project, make_home
 from tenuto.stores.pen import Pen
 from tenuto.testing import conformance
-from tenuto.testing.dummies import IdleDispatcher, MemoryStore
+from tenuto.testing.dummies import IdleDispatcher, MemoryStore, OpenRung
 
 
 @pytest.fixture
@@ -60,3 +66,35 @@ def test_every_dispatcher_conforms(
             while watch.execution.live:
                 watch.look()
     assert os.path.isdir(project.folder(execution_id))
+
+
+SUBJECT = Subject(
+    id="x",
+    argv=("/bin/echo", "word"),
+    cwd="/",
+    environ={"PATH": "/bin"},
+    view=View(("/usr", "/bin"), (), ()),
+)
+
+
+@pytest.mark.promise("S2")
+@pytest.mark.parametrize("check", conformance.RUNG_SUITE)
+@pytest.mark.parametrize("make", [Bwrap, Landlocked, Unheld, OpenRung])
+def test_every_rung_conforms(
+    make: Callable[[], Rung], check: Callable[[Callable[[], Rung], Subject], None]
+) -> None:
+    check(make, SUBJECT)
+
+
+@pytest.mark.promise("S2")
+def test_a_ladder_takes_the_first_rung_that_holds_everything() -> None:
+    broken = OpenRung("one", problem="it broke")
+    weak = OpenRung("two", lacking=["the moon"])
+    strong = OpenRung("three")
+    chosen = Ladder([broken, weak, strong]).choose(SUBJECT, "auto")
+    assert chosen.confine["report"]["level"] == "two"
+    assert chosen.confine["report"]["missing"] == ["one: it broke", "the moon"]
+    required = Ladder([broken, weak, strong]).choose(SUBJECT, "require")
+    assert required.confine["report"]["level"] == "three"
+    with pytest.raises(SandboxUnavailable, match="one: it broke; two: the moon"):
+        Ladder([broken, weak]).choose(SUBJECT, "require")

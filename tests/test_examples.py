@@ -53,3 +53,23 @@ def test_the_demo_plays_to_its_end() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Hello, Ada" in done.stdout
     assert "verified dead" in done.stdout
+
+
+@pytest.mark.promise("C3", "C8", "P1")
+def test_the_functions_example_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "functions.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second, third = done.stdout.splitlines()
+    assert "Valid parameters: name: string" in first
+    assert (second, third) == ("apple and plum", "ONE AND TWO 2")
+
+
+@pytest.mark.promise("C3", "P1")
+def test_the_functions_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = python_blocks("docs/functions.md")[0]
+    assert run_python(block, tmp_path, monkeypatch) == "['apple']\n"

@@ -18,9 +18,9 @@ import time
 from typing import Any
 
 from tenuto.codemode import vm
-from tenuto.codemode.vm import harden, warm
+from tenuto.codemode.vm import harden, rest, warm
 
-__all__ = ["harden", "run", "warm"]
+__all__ = ["harden", "rest", "run", "warm"]
 _MODULES = (ctypes, errno, fcntl, os, resource, signal, socket, struct, sys, time)
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.argtypes = [ctypes.c_long] * 7

@@ -206,3 +206,16 @@ async def test_there_is_no_way_to_the_system(engine: Engine) -> None:
     """
     value = await value_of(engine, code)
     assert value == "[ [], [], 'refused', 'undefined', undefined ]"
+
+
+@pytest.mark.promise("C1")
+async def test_a_stack_shows_the_users_frames_and_no_others(engine: Engine) -> None:
+    code = "function a() { throw new Error('x') }\nconst b = () => a()\nawait 1\nb()"
+    snapshot = await js(engine, code)
+    lines = snapshot.stderr.decode().splitlines()
+    assert lines[0] == "Uncaught Error: x"
+    assert [line.strip().rpartition(":")[0] for line in lines[1:]] == [
+        "at a (code:1",
+        "at b (code:2",
+        "at <anonymous> (code:4",
+    ]

@@ -21,6 +21,7 @@ CODES = {  # stable: programs compare them
     "KeeperUnreachable": "keeper_unreachable",
     "ExecutionFailed": "execution_failed",
     "SandboxUnavailable": "sandbox_unavailable",
+    "UnknownTool": "unknown_tool",
     "DiskFull": "disk_full",
     "EngineFault": "engine_fault",
 }

@@ -178,8 +178,9 @@ def test_every_literal_event_the_keeper_writes_is_known():
 def keeper_with(outcome: verdict.Outcome | None) -> Any:
     channel = SimpleNamespace(exec_error=None, raised="", limit=None)
     return SimpleNamespace(
-        outcome=outcome, limits={}, signal_asked=0, channel=channel, cell=None, held=None
-    )
+        outcome=outcome, limits={}, signal_asked=0, channel=channel, cell=None, held=None,
+        size=0, lines=0,
+    )  # fmt: skip
 
 
 STATUSES = {

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from engine_help import assert_nothing_left, project_of
+from engine_help import assert_nothing_left, end_everything, project_of
 
-from tenuto import Engine, NotRunning, Settings
-from tenuto.dispatch.fresh import FreshLauncher
-from tenuto.engine.blocking import BlockingEngine
+from tenuto import Engine
 from tenuto.stores.layout import Project
 
 
@@ -35,23 +33,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     project = project_of(place)
     end_everything(project)
     assert_nothing_left(project)
-
-
-def end_everything(project: Project) -> None:
-    """Kill what runs, and what executions that have ended left behind."""
-    if not os.path.isdir(project.home):
-        return
-    engine = BlockingEngine(project, Settings(), FreshLauncher())
-    try:
-        for execution_id in project.all_ids():
-            snapshot = engine.show(execution_id)
-            if snapshot.running or snapshot.left_behind:
-                try:
-                    engine.kill(execution_id)
-                except NotRunning:
-                    continue
-    finally:
-        engine.close()
 
 
 @pytest_asyncio.fixture

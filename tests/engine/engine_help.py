@@ -16,8 +16,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenuto import Chunk, Engine, Snapshot
+from tenuto import Chunk, Engine, NotRunning, Settings, Snapshot
 from tenuto.core.execution import Execution
+from tenuto.dispatch.fresh import FreshLauncher
+from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.recover import load
 from tenuto.keeper import procfs
 from tenuto.keeper.frames import EVENT, Frame
@@ -203,3 +205,20 @@ def assert_nothing_left(project: Project) -> None:
             assert frames[-1].end == reader.size, f"{one}: a torn tail"
             faults = [f.body for f in frames if f.stream == EVENT and b'"faulted"' in f.body]
             assert not faults, f"{one}: its keeper met a defect: {faults[0].decode()}"
+
+
+def end_everything(project: Project) -> None:
+    """Kill what runs, and what executions that have ended left behind."""
+    if not os.path.isdir(project.home):
+        return
+    engine = BlockingEngine(project, Settings(), FreshLauncher())
+    try:
+        for execution_id in project.all_ids():
+            snapshot = engine.show(execution_id)
+            if snapshot.running or snapshot.left_behind:
+                try:
+                    engine.kill(execution_id)
+                except NotRunning:
+                    continue
+    finally:
+        engine.close()

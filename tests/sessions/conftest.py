@@ -13,8 +13,8 @@ import pytest_asyncio
 sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from engine_help import assert_nothing_left, project_of
-from session_help import Line, end_everything
+from engine_help import assert_nothing_left, end_everything, project_of
+from session_help import Line
 
 from tenuto import Engine
 from tenuto.stores.layout import Project

@@ -11,9 +11,7 @@ from typing import Any
 
 from engine_help import PATIENCE, alive, folded
 
-from tenuto import Engine, NotRunning, Settings, Snapshot
-from tenuto.dispatch.fresh import FreshLauncher
-from tenuto.engine.blocking import BlockingEngine
+from tenuto import Engine, Snapshot
 from tenuto.stores.layout import Project
 
 
@@ -49,23 +47,6 @@ class Line:
 
     def json(self, *words: str) -> Any:
         return json.loads(self("--json", *words).stdout)
-
-
-def end_everything(project: Project) -> None:
-    """Kill what runs, and what executions that have ended left behind."""
-    if not os.path.isdir(project.home):
-        return
-    engine = BlockingEngine(project, Settings(), FreshLauncher())
-    try:
-        for execution_id in project.all_ids():
-            snapshot = engine.show(execution_id)
-            if snapshot.running or snapshot.left_behind:
-                try:
-                    engine.kill(execution_id)
-                except NotRunning:
-                    continue
-    finally:
-        engine.close()
 
 
 class Python:

@@ -120,7 +120,10 @@ async def test_a_forged_word_harms_its_own_session_only(engine: Engine) -> None:
         {"type": "cell_gone"},
         {"type": "cell_queued"},
     ):
-        assert await own.value(send.format(line, forged) + "'true word'") == "true word", forged
+        assert (
+            await own.value(send.format(line, forged) + "time.sleep(0.1)\n'true word'")
+            == "true word"
+        ), forged
         assert await other.value("1") == 1
     # a cell that says too early that it is done has ended, and the next comes after what it does
     (number,) = [one.cells + 1 for one in await engine.sessions() if one.name == "own"]

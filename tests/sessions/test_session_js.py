@@ -186,6 +186,34 @@ async def test_languages_do_not_mix(engine: Engine) -> None:
         await Js(engine, "p").run("1")
 
 
+@pytest.mark.promise("X14", "C3")
+async def test_functions_are_given_to_each_cell(engine: Engine, project: Project) -> None:
+    async def double(n: int) -> int:
+        return 2 * n
+
+    code = "var twice = (n) => double(n); await Promise.all([twice(1), twice(2)])"
+    first = await engine.code(code, functions={"double": double}, session="s1")
+    assert first.value == [2, 4]
+    assert [one["n"] for one in events_of(project, first.id, "host_called")] == [1, 2]
+    without = await engine.code("await twice(3)", session="s1")
+    assert (without.state, without.reason) == (State.FAILED, "exit")
+    assert "was given to an earlier cell" in without.output
+    again = await engine.code("await twice(4)", functions={"double": double}, session="s1")
+    assert again.value == 8
+    assert [one["n"] for one in events_of(project, again.id, "host_called")] == [1]
+    assert again.host == first.host
+
+
+@pytest.mark.promise("X14", "C8")
+async def test_composed_tools_are_there_in_cells(engine: Engine) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    await engine.tools.save("greet", "`Hello ${inputs.name}`", schema=schema, description="Greets")
+    cell = Js(engine)
+    await cell.value("var who = 'Ada'")
+    assert await cell.value("await tools.greet({name: who})") == "Hello Ada"
+    assert await cell.value("who") == "Ada"
+
+
 @pytest.mark.promise("X14", "C2", "X16")
 async def test_hostile_cells_harm_their_own_session_only(engine: Engine) -> None:
     own, other = Js(engine, "own"), Js(engine, "other")

@@ -263,6 +263,18 @@ async def test_what_cannot_be_changed_is_refused(engine: Engine) -> None:
 
 
 @pytest.mark.promise("X14")
+async def test_what_a_cell_used_is_its_own(engine: Engine) -> None:
+    cell = Python(engine)
+    busy = await cell.run(
+        "import time\nend = time.process_time() + 0.5\nwhile time.process_time() < end: pass"
+    )
+    assert 0.3 < busy.usage.user_s + busy.usage.system_s < 5
+    idle = await cell.run("time.sleep(0.01)")
+    assert idle.usage.user_s + idle.usage.system_s < 0.3
+    assert idle.usage.max_rss > 5_000_000
+
+
+@pytest.mark.promise("X14")
 async def test_an_output_quota_holds_for_each_cell(engine: Engine) -> None:
     from tenuto import Limits
 

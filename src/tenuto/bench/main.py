@@ -9,12 +9,26 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-from tenuto.bench import control, deno, output, starting, startup, storage
+from tenuto.bench import (
+    codemode,
+    control,
+    deno,
+    hostcalls,
+    mcp,
+    output,
+    sandboxing,
+    starting,
+    startup,
+    storage,
+)
 from tenuto.bench.table import Row, as_document, conditions, heading, line, say
 
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "start": starting.start,
     "throughput": starting.throughput,
+    "vm": codemode.vm,
+    "vms": codemode.vms,
+    "vm-crowd": codemode.vm_crowd,
     "handover": control.handover,
     "neighbour": starting.neighbour,
     "run": startup.cold_run,
@@ -26,7 +40,10 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "tape": storage.tape,
     "index": storage.index,
     "rebuild": storage.rebuild,
+    "mcp": mcp.mcp,
     "ps": startup.ps,
+    "sandbox": sandboxing.sandbox,
+    "hostcalls": hostcalls.hostcalls,
     "deno": deno.deno,
 }
 

@@ -241,9 +241,12 @@ async def _crowd(few: int, many: int) -> list[Row]:
 
 
 async def _keepers(place: Place, expected: int) -> list[int]:
-    """Return the keepers, once all that are expected have taken their name."""
+    """Return the keepers, once as many as expected have that name.
+
+    A keeper takes it with its job, and a program has its keeper's name until it executes.
+    """
     limit = time.monotonic() + 10
-    while len(found := place.processes("tenuto-keeper")) < expected:
+    while len(found := place.processes("tenuto-keeper")) != expected:
         if time.monotonic() > limit:
             break
         await asyncio.sleep(0.02)

@@ -20,7 +20,8 @@ _LOADED = (
 )
 
 
-def _tenuto(*words: str) -> list[str]:
+def tenuto_words(*words: str) -> list[str]:
+    """Return the command line as it is installed."""
     script = os.path.join(os.path.dirname(sys.executable), "tenuto")
     if os.path.exists(script):
         return [script, *words]
@@ -38,12 +39,12 @@ def _seconds(argv: list[str], folder: str) -> tuple[float, bool]:
 
 def cold_run(quick: bool) -> Iterator[Row]:
     """Measure `tenuto run -- true` in a new process."""
-    yield from _against_python(_tenuto("run", "--", "true"), "tenuto run -- true", 6, quick)
+    yield from _against_python(tenuto_words("run", "--", "true"), "tenuto run -- true", 6, quick)
 
 
 def ps(quick: bool) -> Iterator[Row]:
     """Measure `tenuto ps` in a new process, and see what it imports."""
-    yield from _against_python(_tenuto("ps"), "tenuto ps", 8, quick)
+    yield from _against_python(tenuto_words("ps"), "tenuto ps", 8, quick)
     with Place() as place:
         done = subprocess.run(
             [sys.executable, "-c", _LOADED, "ps"],

@@ -133,6 +133,8 @@ def _code(args: argparse.Namespace) -> tuple[str, str]:
     if len(given) != 1:
         what = "there is nothing to run" if not given else "there is more than one piece of code"
         raise InvalidInput(what, "give CODE with --lang, or --file F, or -- COMMAND ARGUMENT...")
+    from tenuto.cli.texts import read_stdin, read_text  # a command needs neither
+
     languages = ", ".join(_LANGUAGES)
     if args.file is not None:
         language = args.lang
@@ -144,32 +146,13 @@ def _code(args: argparse.Namespace) -> tuple[str, str]:
             raise InvalidInput(
                 f"the name of {args.file} does not tell its language", f"add --lang: {languages}"
             )
-        return _read(args.file), language
+        return read_text(args.file), language
     if args.lang is None:
         raise InvalidInput(
             f"code needs --lang: {languages}", f"or is it a command? tenuto run -- {args.code}"
         )
     code = command[0] if command else args.code
-    return (_stdin_text() if code == "-" else code), args.lang
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}", "check the path") from None
-    except UnicodeDecodeError:
-        raise InvalidInput(f"{path} is not UTF-8 text", "save it as UTF-8") from None
-
-
-def _stdin_text() -> str:
-    import sys
-
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError:
-        raise InvalidInput("the code on stdin is not UTF-8 text", "pass UTF-8") from None
+    return (read_stdin() if code == "-" else code), args.lang
 
 
 def _options(args: argparse.Namespace, settings: Settings) -> Options:

@@ -9,6 +9,7 @@ from tenuto.cli import follow
 from tenuto.cli.arguments import count, opened
 from tenuto.cli.console import one_line
 from tenuto.cli.stay import Stay
+from tenuto.cli.texts import read_stdin, read_text
 from tenuto.core.errors import InvalidInput
 from tenuto.core.quantities import parse_duration
 from tenuto.engine.composed import Tools
@@ -71,10 +72,10 @@ def _save(tools: Tools, args: argparse.Namespace, console: Console, _: BlockingE
     if args.file is None:
         raise InvalidInput("there is no code to save", "name its file: --file greet.js")
     language = args.lang or ("ts" if args.file.endswith(".ts") else "js")
-    schema = None if args.schema is None else _json(_read(args.schema), f"{args.schema}")
+    schema = None if args.schema is None else _json(read_text(args.schema), f"{args.schema}")
     saved = tools.save(
         args.name,
-        _read(args.file),
+        read_text(args.file),
         schema=schema,
         description=args.description or "",
         language=language,
@@ -133,7 +134,7 @@ def _run(tools: Tools, args: argparse.Namespace, console: Console, engine: Block
 
     given: Any = {}
     if args.input is not None:
-        given = _json(_stdin() if args.input == "-" else args.input, "the input")
+        given = _json(read_stdin() if args.input == "-" else args.input, "the input")
     if not isinstance(given, dict):
         raise InvalidInput("the input is no JSON object", 'such as \'{"name": "Ada"}\'')
     work = tools.work(args.name, given, Options(detached=args.detach))  # pyright: ignore
@@ -180,24 +181,3 @@ def _json(text: str, what: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{what} is not JSON: {error}", "check quotes and commas") from None
-
-
-def _read(path: str) -> str:
-    if path == "-":
-        return _stdin()
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}", "check the path") from None
-    except UnicodeDecodeError:
-        raise InvalidInput(f"{path} is not UTF-8 text", "save it as UTF-8") from None
-
-
-def _stdin() -> str:
-    import sys
-
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError:
-        raise InvalidInput("what stands on stdin is not UTF-8 text", "pass UTF-8") from None

@@ -65,10 +65,15 @@ def expect(program: str, memory: str) -> None:
 
 
 def harden() -> None:
-    """Start a process before there is a job, and wait for one; from then on we can run no other."""
+    """Start a process before there is a job; from then on we can run no other."""
     global _ready  # noqa: PLW0603
     assert _expected is not None
     _ready = _start(*_expected, ())
+
+
+def rest() -> None:
+    """Wait until there is a job, as long as the process is there for it."""
+    assert _ready is not None
     poller = select.poll()
     poller.register(CHANNEL_FD, select.POLLIN)
     poller.register(_ready.errors, select.POLLIN)
@@ -85,7 +90,7 @@ def _start(program: str, memory: int, off: tuple[str, ...]) -> Deno:
     its_own = (seccomp.when(0, deno.pid),)
     rules = [seccomp.rule(name, seccomp.ALLOW, *its_own) for name in ("kill", "prlimit64", "wait4")]
     hardening.bound(memory + _ROOM, None, hardening.own_size())
-    _, missing = hardening.harden(hardening.make_filter(rules=rules), off, scope=False)
+    _, missing = hardening.harden(hardening.Plan(rules=rules, scope=False), off)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGPIPE,))  # its end shows elsewhere
     deno.missing += [one for one in missing if one not in deno.missing]
     return deno
@@ -116,6 +121,7 @@ def run(words: dict[str, Any]) -> NoReturn:
     try:
         job["tools"] = _tools(words.get("tools") or ())
         job |= _text(code, wish.get("language") or "js")
+        job["rows"] = code.count("\n") + 1
     except BadSourceError as error:
         _raise("SyntaxError", str(error), error.line, error.column)
         os._exit(_BADLY)

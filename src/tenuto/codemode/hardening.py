@@ -6,12 +6,14 @@ process), and always resource limits, no new privileges and no root. What cannot
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
+import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from tenuto.keeper import landlock, linux, privileges, seccomp
+from tenuto.keeper import landlock, privileges, seccomp, syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ _PROT_EXEC, _PRIVATE_ANONYMOUS = 0x4, 0x22
 _signal: Any = sys.modules["_signal"]
 _CAUGHT = (1, 2, 13, 15, 25)  # HUP, INT, PIPE, TERM, XFSZ
 _SIGKILL = 9
+_SET_PDEATHSIG, _SET_SECCOMP, _FILTER, _SET_NO_NEW_PRIVS = 1, 22, 2, 38
 
 _CALLS = (
     "read", "write", "poll", "ppoll", "brk", "munmap", "mremap", "madvise", "futex",
@@ -45,67 +48,134 @@ _RULES = (
 )
 
 
-def make_filter(more: tuple[str, ...] = (), rules: Iterable[seccomp.Rule] = ()) -> bytes:
-    """Return the filter for a VM; empty where none can be made. Made once, in the image."""
-    if not seccomp.available():
-        return b""
-    return seccomp.allow_only((*_CALLS, *more), (*_RULES, *rules))
+class Plan:
+    """The calls that give everything up, prepared once in the image: a VM only makes them.
+
+    They are made one like the other, for each page of code and data that a VM is the first to touch
+    after its fork costs more than the call itself.
+    """
+
+    def __init__(
+        self,
+        more: tuple[str, ...] = (),
+        files: int = 4,
+        rules: Iterable[seccomp.Rule] = (),
+        scope: bool = True,
+    ) -> None:
+        """Prepare for a VM that may make `more` calls than others, and have so many descriptors.
+
+        Without `scope`, Landlock leaves it those processes that it could signal before.
+        """
+        self.files = files
+        self._numbers = syscalls.numbers()
+        self._call = ctypes.CDLL(None, use_errno=True).syscall
+        self._call.argtypes = [ctypes.c_long] * 6
+        self._call.restype = ctypes.c_long
+        version = landlock.abi()
+        kept = landlock.attributes(version, scope=scope) if version else b""
+        self._rules = ctypes.create_string_buffer(kept, len(kept)) if kept else None
+        program = b""
+        if seccomp.available():
+            program = seccomp.allow_only((*_CALLS, *more), (*_RULES, *rules))
+        self._program = ctypes.create_string_buffer(program, len(program))
+        head = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(self._program))
+        self._head = ctypes.create_string_buffer(head, len(head)) if program else None
+
+    def call(self, name: str, a: int = 0, b: int = 0, c: int = 0) -> int:
+        """Make a system call."""
+        if name not in self._numbers:
+            raise OSError("not on this machine")
+        result = int(self._call(self._numbers[name], a, b, c, 0, 0))
+        if result < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        return result
+
+    def become_nobody(self) -> None:
+        """Be another user, without further groups, for good."""
+        self.call("setgroups")
+        self.call("setresgid", _NOBODY, _NOBODY, _NOBODY)
+        self.call("setresuid", _NOBODY, _NOBODY, _NOBODY)
+
+    def lock_files(self) -> None:
+        """Reach no file and no TCP port any more."""
+        if self._rules is None:
+            raise OSError("not on this system")
+        fd = self.call(
+            "landlock_create_ruleset", ctypes.addressof(self._rules), len(self._rules), 0
+        )
+        try:
+            self.call("landlock_restrict_self", fd)
+        finally:
+            os.close(fd)
+
+    def lock_calls(self) -> None:
+        """Make no other system calls any more."""
+        if self._head is None:
+            raise OSError("not on this system")
+        self.call("prctl", _SET_SECCOMP, _FILTER, ctypes.addressof(self._head))
 
 
-def harden(
-    program: bytes, off: tuple[str, ...] = (), files: int = 4, scope: bool = True
-) -> tuple[str, list[str]]:
+def harden(plan: Plan, off: tuple[str, ...] = ()) -> tuple[str, list[str]]:
     """Give all up that can be given up; return what holds now, and what is missing in words.
 
     `off` names mechanisms to leave out, as if the system had none: tests take them away in turn.
-    Without `scope`, those can still be signalled that could be before.
     """
     held: list[str] = []
-    missing: list[str] = []
     parent = os.getppid()
     for number in _CAUGHT:
         _signal.signal(number, _signal.SIG_DFL)
-    _bound(resource.RLIMIT_CORE, 0)
-    _bound(resource.RLIMIT_FSIZE, 0)
-    _bound(resource.RLIMIT_NPROC, 0)
-    landlock.no_new_privs()
-    missing += drop_root(off)
-    linux.die_with_parent(_SIGKILL)  # another user's process has forgotten it
+    for which in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC):
+        resource.setrlimit(which, (0, 0))
+    missing = drop_root(off, plan.become_nobody)
+    plan.call("prctl", _SET_NO_NEW_PRIVS, 1)
+    plan.call("prctl", _SET_PDEATHSIG, _SIGKILL)  # another user's process has forgotten it
     if os.getppid() != parent:
         os._exit(127)
-    try:
-        if "landlock" in off:
-            raise OSError("turned off")
-        landlock.restrict(scope=scope)
+    if _try("landlock", plan.lock_files, off, missing):
         held.append("landlock")
-    except OSError as error:
-        missing.append(f"landlock ({error.strerror or error})")
-    _bound(resource.RLIMIT_NOFILE, files)
-    try:
-        if "seccomp" in off or not program:
-            raise OSError("turned off" if program else "not on this system")
-        seccomp.install(program)
+    _bound(resource.RLIMIT_NOFILE, plan.files)
+    if _try("seccomp", plan.lock_calls, off, missing):
         held.append("seccomp")
-    except OSError as error:
-        missing.append(f"seccomp ({error.strerror or error})")
     return "+".join((*held, "rlimits")), missing
 
 
-def drop_root(off: tuple[str, ...]) -> list[str]:
-    """Be nobody if we are root, and have no capabilities in any case."""
-    try:
-        if os.geteuid() == 0 and "user" not in off:
-            privileges.become(_NOBODY, _NOBODY)
-            return []
-    except OSError as error:
-        reason = error.strerror
+def become_nobody() -> None:
+    """Be another user, without further groups, for good: where no plan was made."""
+    privileges.become(_NOBODY, _NOBODY)
+
+
+def drop_root(off: tuple[str, ...], become: Callable[[], None] = become_nobody) -> list[str]:
+    """Be nobody if we are root, and have no capabilities in any case; return what is missing."""
+    missing: list[str] = []
+    if os.geteuid() != 0 or "user" in off:
+        _drop_capabilities("user" in off, missing)
     else:
-        reason = "turned off" if "user" in off else ""
+        _try("user", become, off, missing)
+        if missing:
+            _drop_capabilities(False, missing)
+    return missing
+
+
+def _try(name: str, give_up: Callable[[], None], off: tuple[str, ...], missing: list[str]) -> bool:
+    try:
+        if name in off:
+            raise OSError("turned off")
+        give_up()
+    except OSError as error:
+        missing.append(f"{name} ({error.strerror or error})")
+        return False
+    return True
+
+
+def _drop_capabilities(as_root: bool, missing: list[str]) -> None:
+    """Have no capability at least, where it is not another user."""
+    if as_root:
+        missing.append("user (turned off)")
     try:
         privileges.drop_capabilities()
     except OSError as error:
-        reason = error.strerror
-    return [f"another user ({reason})"] if reason else []
+        missing.append(f"capabilities ({error.strerror})")
 
 
 def own_size() -> tuple[int, int]:

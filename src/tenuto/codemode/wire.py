@@ -29,6 +29,7 @@ DEPTH = 200
 SAFE = 2**53 - 1
 _TAG = "$"
 _UNUSUAL = re.compile(rb'"\$"|[0-9]{16}')  # what plain JSON cannot tell; else it is taken as it is
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _NATIVE = (bytes, bytearray, memoryview, datetime)
 
 
@@ -42,8 +43,7 @@ class WireError(ValueError):
 
 def dumps(value: Any) -> bytes:
     """Return a Python value as it travels."""
-    text = json.dumps(to_wire(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.encode()
+    return _json(to_wire(value)).encode()
 
 
 def loads(data: bytes) -> Any:

@@ -203,7 +203,7 @@ class Engine:
     ) -> Snapshot:
         """Run code in the VM, with functions of ours that it may call, and wait for it.
 
-        Options: cwd, title, limits, deadline, idle, engine.
+        Options: cwd, title, limits, deadline, idle, engine, session.
         """
         began = time.monotonic()
         registry = Registry(functions or {})

@@ -24,7 +24,7 @@ from tenuto.core.errors import InvalidInput, NotRunning
 from tenuto.core.ids import short
 from tenuto.dispatch import control
 from tenuto.engine.redact import Redactor
-from tenuto.keeper.protocol import LENGTH
+from tenuto.keeper.protocol import LENGTH, READ
 
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tenuto.engine.work import Work
 
 
-_READ = 256 * 1024
 _TEXT_MOST = 4096
 _THREADS = 32
 
@@ -55,6 +54,7 @@ class Server:
         self._redactor = redactor
         self._in = bytearray()
         self._out = bytearray()
+        self._full = False
         self._open: dict[int, asyncio.Task[None]] = {}
         self.closed = asyncio.Event()
         sock.setblocking(False)
@@ -80,7 +80,7 @@ class Server:
 
     def _readable(self) -> None:
         try:
-            data = self._sock.recv(_READ)
+            data = self._sock.recv(READ)
         except BlockingIOError:
             return
         except OSError:
@@ -110,12 +110,15 @@ class Server:
             while self._out:
                 del self._out[: self._sock.send(self._out, socket.MSG_NOSIGNAL)]
         except BlockingIOError:
+            self._full = True
             self._loop.add_writer(self._sock.fileno(), self._flush)
             return
         except OSError:
             self.close()
             return
-        self._loop.remove_writer(self._sock.fileno())
+        if self._full:
+            self._full = False
+            self._loop.remove_writer(self._sock.fileno())
 
     # Calls
 

@@ -19,6 +19,7 @@ from tenuto.core.listing import Row
 from tenuto.core.states import State
 from tenuto.keeper import procfs
 from tenuto.keeper.frames import EVENT
+from tenuto.keeper.held import remove_tree
 from tenuto.keeper.sweep import sweep
 from tenuto.stores.layout import Project
 from tenuto.stores.pen import Pen
@@ -118,7 +119,11 @@ def sweep_after(execution: Execution) -> int:
         known = [(started.pid, started.pid_start), (started.keeper_pid, started.keeper_start)]
         known += [(one.pid, one.start) for one in execution.left_behind]
         group = started.cgroup
-    return sweep(execution.id, group, known, _SWEEP_S)
+    swept = sweep(execution.id, group, known, _SWEEP_S)
+    held = execution.confined
+    if held is not None and os.path.basename(held.scratch) == f"tenuto-{execution.id}":
+        remove_tree(held.scratch)
+    return swept
 
 
 def _lost_unread(execution: Execution) -> Execution:

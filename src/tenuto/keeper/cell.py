@@ -39,6 +39,7 @@ class Cell:
     def __init__(self, keeper: Keeper) -> None:
         """Begin in the queue."""
         self.gone: dict[str, Any] | None = None
+        self.usage: dict[str, float] | None = None
         self._keeper = keeper
         self._name = str(keeper.job["cell"].get("name", ""))
         self._shares_descriptors = keeper.job["cell"].get("language") == "python"
@@ -56,6 +57,9 @@ class Cell:
             keeper.announce()
             if message.get("confined"):
                 keeper.channel.note_confined(message["confined"], by_session=True)
+        elif kind == "cell_used":  # the stem's word comes last
+            self.usage = {k: float(message[k]) for k in ("user_s", "system_s")}
+            self.usage["max_rss"] = int(message["max_rss"])
         elif kind == "cell_gone":
             self.gone = message
 
@@ -213,6 +217,7 @@ class _Stem:
                 os.dup2(null, target)
             point("cell-passed")
         elif "done" in message:
+            _tell({"type": "cell_used", **message["usage"]})
             os._exit(int(message["done"]) & 0xFF)
         elif "gone" in message:
             _gone(message["gone"])

@@ -41,6 +41,7 @@ class _Place:
         self.begun = False
         self.signals: list[int] = []
         self.pipes: set[tuple[int, int]] = set()
+        self.before = (0.0, 0.0)
 
 
 class Cells:
@@ -99,6 +100,7 @@ class Cells:
             line = {"type": "cell", "n": place.number, "id": place.id, "cwd": place.cwd}
             point("session-hands")
             place.running = True
+            place.before = procfs.spent(self._processes())
             self._ready = False
             self._hand(json.dumps(line).encode() + b"\n", fds)
         finally:
@@ -126,10 +128,9 @@ class Cells:
         """Reach the worker and the processes of this cell: not what earlier cells left running."""
         if not place.begun:
             return  # the worker would not know whom it is for
-        child = self._keeper.child.pid
-        own = [pid for pid in (child, *procfs.descendants(child)) if holds(pid, place.pipes)]
+        own = [pid for pid in self._processes() if holds(pid, place.pipes)]
         while place.signals:
-            sweep.send(own or [child], place.signals.pop(0))
+            sweep.send(own or [self._keeper.child.pid], place.signals.pop(0))
 
     def dropped(self, connection: control.Connection) -> None:
         """See a cell go: out of the queue, or with the session if it runs."""
@@ -160,8 +161,22 @@ class Cells:
             self._current = None
             self._ready = True
             point("session-done")
-            place.connection.reply(ok=True, done=code)
+            place.connection.reply(ok=True, done=code, usage=self._usage(place))
         self._advance()
+
+    def _processes(self) -> list[int]:
+        child = self._keeper.child.pid
+        return [child, *procfs.descendants(child)]
+
+    def _usage(self, place: _Place) -> dict[str, float]:
+        """Return what the session spent while it ran this cell; memory is the session's."""
+        pids = self._processes()
+        user, system = procfs.spent(pids)
+        return {
+            "user_s": round(max(0.0, user - place.before[0]), 6),
+            "system_s": round(max(0.0, system - place.before[1]), 6),
+            "max_rss": max(map(procfs.peak_memory, pids)),
+        }
 
     def ended(self, record: dict[str, Any]) -> None:
         """Tell every cell, once the end stands on the tape: who asks then begins a new session."""

@@ -16,6 +16,7 @@ import termios
 from collections import deque
 
 from tenuto.keeper import frames, verdict
+from tenuto.keeper.protocol import READ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _MOST = 20 * 1024 * 1024
 _WARN = frames.LEVELS.index("warn")
 _OF_CELLS = (
-    "cell_queued", "cell_started", "cell_gone",  # from a cell's stem
+    "cell_queued", "cell_started", "cell_used", "cell_gone",  # from a cell's stem
     "cell_ready", "cell_begun", "cell_done",  # from a session's worker
 )  # fmt: skip
 
@@ -113,7 +114,7 @@ class Channel:
     def _receive(self) -> int:
         """Take what is there, and return how much; 0 also when the line is closed."""
         try:
-            data = self._sock.recv(256 * 1024)
+            data = self._sock.recv(READ)
         except BlockingIOError:
             return 0
         except OSError:

@@ -31,7 +31,10 @@ _PIPE_SIZE = 1024 * 1024
 _CHANNEL_FD = 3
 _MACHINE = b"machine"  # before words that are no JSON
 _MACHINE_FIELDS = ("vm", "limits", "functions", "tools")
-_CAUGHT = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+_CAUGHT = (1, 2, 15)  # SIGHUP, SIGINT, SIGTERM
+# The module behind `signal`, which makes enums of all it returns and so touches many pages.
+_signal: Any = sys.modules["_signal"]
+_mask = _signal.pthread_sigmask
 
 
 class Child:
@@ -96,9 +99,10 @@ class Child:
         if not self._ahead:
             return False
         self._ahead = False
-        wish = job.get("vm")
+        wish: dict[str, Any] = job.get("vm") or {}
         alive = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        if wish and wish["module"] == self.image and not wish.get("off") and alive:
+        ours = bool(wish) and wish["module"] == self.image
+        if alive and ours and not wish.get("off") and not wish.get("fresh"):
             return True
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
@@ -154,14 +158,14 @@ class Child:
     def _fork(self, machine: bool = False) -> None:
         self._open_channel()
         keeper = os.getpid()
-        signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)  # what comes early is for the program
+        _mask(_signal.SIG_BLOCK, _CAUGHT)  # what comes early is for the program
         try:
             self.pid, inside = linux.fork(self._group_fd)
             if self.pid == 0:
                 join = "" if inside else self.group
                 _be_stem(self._theirs, self.terminal, join, keeper, self.image if machine else "")
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
+            _mask(_signal.SIG_UNBLOCK, _CAUGHT)
 
     def _open_channel(self) -> None:
         if self.channel is None:
@@ -260,8 +264,9 @@ def _be_stem(theirs: list[int], terminal: bool, join: str, keeper: int, image: s
         if terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         if image:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
+            _mask(_signal.SIG_UNBLOCK, _CAUGHT)
             sys.modules[image].harden()
+            sys.modules[image].rest()
         words = _words()
         if words.startswith(_MACHINE):
             _be_machine(marshal.loads(words[len(_MACHINE) :]))
@@ -306,7 +311,7 @@ def load_image(module: str, paths: list[str]) -> Any:
 
 def _be_machine(words: dict[str, Any]) -> None:
     """Become a machine that runs code in this very process, instead of a program."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
+    _mask(_signal.SIG_UNBLOCK, _CAUGHT)
     load_image(words["vm"]["module"], words["vm"]["paths"]).run(words)
 
 
@@ -326,7 +331,7 @@ def _exec(words: dict[str, Any]) -> None:
 
         confine.enter(words["confine"], _CHANNEL_FD)
         words["argv"] = confine.argv(words, _CHANNEL_FD + 1)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
+    _mask(_signal.SIG_UNBLOCK, _CAUGHT)
     os.execve(words["argv"][0], words["argv"], environment)
 
 

@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 
-from tenuto.keeper.protocol import LENGTH, MAX_MESSAGE, NAME, PROTOCOL, socket_path
+from tenuto.keeper.protocol import LENGTH, MAX_MESSAGE, NAME, PROTOCOL, READ, socket_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ class Connection:
         """Return the whole messages that arrived, or None once the client is gone."""
         try:
             if self.fds is None:
-                data = self.sock.recv(256 * 1024)
+                data = self.sock.recv(READ)
             else:
                 data, came, _, _ = socket.recv_fds(
-                    self.sock, 256 * 1024, _FDS_MOST, socket.MSG_CMSG_CLOEXEC
+                    self.sock, READ, _FDS_MOST, socket.MSG_CMSG_CLOEXEC
                 )
                 self.fds += came
         except BlockingIOError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -22,7 +23,14 @@ _EVERY_S = 0.1  # how often limits are looked at that the kernel does not hold b
 _PAUSE_S = 0.002
 _PATIENCE_S = 5.0
 
-_NO_PROCESS = (b"Resource temporarily unavailable", b"can't start new thread", b"EAGAIN")
+# How programs say that they met a limit which no control group tells of.
+_SIGNS = {
+    "pids": (b"Resource temporarily unavailable", b"can't start new thread", b"EAGAIN"),
+    "memory": (
+        b"MemoryError", b"llocation failed", b"annot allocate memory", b"out of memory", b"ENOMEM",
+        b"bad_alloc",
+    ),
+}  # fmt: skip
 
 
 class Held:
@@ -36,7 +44,9 @@ class Held:
         self._limits: dict[str, Any] = job.get("limits") or {}
         self._scratch = str(self._confine.get("scratch") or "")
         self._groups: limits.Groups | None = None
-        self._no_process = False
+        self._signs: set[str] = set()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self._spent_before = before.ru_utime + before.ru_stime
         self._patience = 0.0
         try:
             self._prepare(keeper.child)
@@ -93,6 +103,12 @@ class Held:
         inside = procfs.children(pid)
         return inside[0] if inside else pid
 
+    def without_keepers(self, members: list[int]) -> list[int]:
+        """Return the program's processes: not those of bubblewrap, whose end would be theirs."""
+        pid = self._keeper.child.pid
+        keepers = (pid, self.leader(pid)) if self._confine["kind"] == "bwrap" else ()
+        return [one for one in members if one not in keepers]
+
     # Breaches
 
     def _look(self) -> None:
@@ -107,9 +123,11 @@ class Held:
             keeper.loop.after(_EVERY_S, self._look)
 
     def read(self, data: bytes) -> None:
-        """Look for the words by which programs say that they could start no more processes."""
-        if self._limits.get("pids") and not self._no_process:
-            self._no_process = any(words in data for words in _NO_PROCESS)
+        """Look for the words by which programs say that they met a limit."""
+        for name, signs in _SIGNS.items():
+            asked = self._limits.get(name) and name not in self._signs
+            if asked and not self._has_group(name) and any(sign in data for sign in signs):
+                self._signs.add(name)
 
     def breach(self, members: list[int] | None = None) -> verdict.Outcome | None:
         """Return the end for a limit that was hit, as far as the kernel or a look at /proc tells."""
@@ -117,8 +135,7 @@ class Held:
         hit = self._groups.breach() if self._groups is not None else ""
         if hit:
             return verdict.limit(hit, _told(hit, bounds[hit]))
-        group = self._keeper.child.group
-        if bounds.get("cpu") and group and limits.cpu_used(group) >= float(bounds["cpu"]):
+        if bounds.get("cpu") and self._spent(members or []) >= float(bounds["cpu"]):
             return verdict.limit("cpu", f"{float(bounds['cpu']):g} s")
         if bounds.get("memory") and members and not self._has_group("memory"):
             most = int(bounds["memory"]) + int(self._confine.get("base") or 0)
@@ -126,9 +143,21 @@ class Held:
                 return verdict.limit("memory", _told("memory", bounds["memory"]))
         return None
 
-    def out_of_processes(self) -> bool:
-        """Tell whether the program said so, and a limit on them was asked for."""
-        return self._no_process
+    def _spent(self, members: list[int]) -> float:
+        """Return the processor time of all together: as the group counts it, or by adding up."""
+        group = self._keeper.child.group
+        if group:
+            return limits.cpu_used(group)
+        gone = resource.getrusage(resource.RUSAGE_CHILDREN)
+        dead = gone.ru_utime + gone.ru_stime - self._spent_before
+        return dead + sum(map(procfs.processor_time, members))
+
+    def complained(self) -> verdict.Outcome | None:
+        """Return the end for a limit that the program itself, having failed, said it met."""
+        self.read(self._keeper.channel.raised_text.encode("utf-8", "replace"))
+        for name in sorted(self._signs):
+            return verdict.limit(name, _told(name, self._limits[name]))
+        return None
 
     def _has_group(self, name: str) -> bool:
         return name in (self._confine.get("groups") or {})

@@ -93,11 +93,10 @@ class Host:
     def _pass_on(self, n: int, body: bytes) -> None:
         self._open[n] = body
         self._size += len(body)
+        self._push(b'{"push":"call",' + body)
+        # Recorded before anything else is read; waking the writer first would hold the message up.
         self._keeper.note_call(b'{"type":"host_called",' + body)
-        if self._server is not None:
-            self._push(b'{"push":"call",' + body)
-        else:
-            self.review()
+        self.review()
 
     def _broke(self, how: str) -> None:
         self._keeper.end_by(verdict.protocol(how))
@@ -124,6 +123,10 @@ class Host:
             self._push(b'{"push":"call",' + body)
         self.review()
 
+    def is_served_by(self, connection: control.Connection) -> bool:
+        """Tell whether a connection is the one that serves."""
+        return connection is self._server
+
     def answer(self, connection: control.Connection, message: dict[str, Any]) -> None:
         """Pass an answer on to the child; only a refusal is replied to."""
         n = message.get("n")
@@ -137,9 +140,10 @@ class Host:
         else:
             body = b'"n":%d,"ok":false,"error":%s}' % (n, _dumps(_error(message.get("error"))))
         self._size -= len(self._open.pop(n))
-        self._keeper.note_call(b'{"type":"host_answered",' + body)
         channel = self._keeper.channel
         channel.send(b'{"type":"answer",' + body + b"\n")
+        # A moment later, with the next call: an answer that is lost with us is one that never came.
+        self._keeper.note_call(b'{"type":"host_answered",' + body, later=True)
         if channel.unsent > _UNTAKEN:  # the child does not read: its answers wait at their sender
             self._held = True
             self._keeper.requests.hold(connection)
@@ -202,9 +206,11 @@ class Host:
             self._keeper.requests.push(self._server, body)
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
 def _dumps(value: object) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.encode("utf-8", "replace")  # half of a surrogate pair is no text
+    return _encode(value).encode("utf-8", "replace")  # half of a surrogate pair is no text
 
 
 def _error(given: Any) -> dict[str, Any]:

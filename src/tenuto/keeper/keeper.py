@@ -22,7 +22,7 @@ from tenuto.keeper.host import Host
 from tenuto.keeper.loop import Loop
 from tenuto.keeper.requests import Requests
 from tenuto.keeper.stopping import Clock, interrupt
-from tenuto.keeper.writer import HIGH_WATER, LOW_WATER, TapeWriter, await_rest
+from tenuto.keeper.writer import HIGH_WATER, LOW_WATER, TapeWriter
 
 TYPE_CHECKING = False  # as type checkers know it: importing typing would cost each keeper 10 ms
 if TYPE_CHECKING:
@@ -33,22 +33,17 @@ if TYPE_CHECKING:
 _READ = 512 * 1024
 _WIDEN_AT = 64 * 1024
 _DRAIN_S = 0.2
+_LATER_S = 0.003
 _KILL_PAUSE_S = 0.002
 
 
 class Keeper:
     """One execution's owner, from its start to the end of everything that it started."""
 
-    def __init__(self, base: str, boot: str, machine: bool = False) -> None:
-        """Make ready for a job: whatever does not depend on it is done here, ahead of time.
-
-        With `machine` the job is expected to be code for a VM: one is forked already.
-        """
+    def __init__(self, base: str, boot: str) -> None:
+        """Make ready for a job: whatever does not depend on it is done here, ahead of time."""
         linux.adopt_orphans()
         self.child = Child(base)
-        if machine:
-            await_rest(1)
-            self.child.machine_ahead()
         self.loop = Loop()
         self.loop.on_child = self._reap
         self.loop.on_terminate = lambda: interrupt(self, "its keeper was told to stop", 2.0)
@@ -78,6 +73,11 @@ class Keeper:
         self._usage: resource.struct_rusage | None = None
         self.clock = Clock(self)
         self._drain_until = 0.0
+
+    def fork_machine(self) -> None:
+        """Fork a VM already: the next job is expected to be code for one."""
+        self.writer.await_rest()
+        self.child.machine_ahead()
 
     def take(self, data: bytes, tape_fd: int, dir_fd: int, starter: socket.socket) -> None:
         """Take a job, its locked tape and folder, and the connection of whoever started it."""
@@ -302,9 +302,11 @@ class Keeper:
         self.writer.event("continued")
         self.host.review()
 
-    def note_call(self, body: bytes) -> None:
+    def note_call(self, body: bytes, later: bool = False) -> None:
         """Record a call of the code, or its answer, and hold the child back if the tape is behind."""
-        self.writer.aside(body)
+        self.writer.aside(body, later)
+        if later:
+            self.loop.after(_LATER_S, self.writer.go_on)
         self.clock.moved()
         self.hold_back()
 

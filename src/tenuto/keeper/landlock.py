@@ -13,7 +13,7 @@ import stat
 import struct
 from collections.abc import Iterable
 
-_CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 _VERSION = 1 << 0
 PATH_BENEATH = 1
 
@@ -69,7 +69,7 @@ def _call(number: int, *arguments: int | bytes | None) -> int:
 def abi() -> int:
     """Return the version that the running kernel has, or 0 where there is none to use."""
     try:
-        return _call(_CREATE_RULESET, None, 0, _VERSION)
+        return _call(CREATE_RULESET, None, 0, _VERSION)
     except OSError:
         return 0
 
@@ -105,6 +105,16 @@ def restrict(
     return left_out(abi(), tcp, scope)
 
 
+def attributes(version: int, *, tcp: bool = False, scope: bool = True) -> bytes:
+    """Return what a set of rules begins with: all that a kernel of this version can take away."""
+    fields = [_filesystem(version)]
+    if version >= 4:
+        fields.append(0 if tcp else _TCP)
+    if version >= 6:
+        fields.append(_SCOPES if scope else 0)
+    return struct.pack(f"={len(fields)}Q", *fields)
+
+
 def rules(
     read: Iterable[str] = (),
     write: Iterable[str] = (),
@@ -118,13 +128,8 @@ def rules(
     if not version:
         raise OSError(errno.ENOSYS, "landlock: this kernel has none, or it is turned off")
     handled = _filesystem(version)
-    fields = [handled]
-    if version >= 4:
-        fields.append(0 if tcp else _TCP)
-    if version >= 6:
-        fields.append(_SCOPES if scope else 0)
-    attributes = struct.pack(f"={len(fields)}Q", *fields)
-    fd = _call(_CREATE_RULESET, attributes, len(attributes), 0)
+    head = attributes(version, tcp=tcp, scope=scope)
+    fd = _call(CREATE_RULESET, head, len(head), 0)
     try:
         for paths, rights in (
             (read, _READ),

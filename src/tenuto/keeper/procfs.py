@@ -12,6 +12,7 @@ STEM_NAME = "tenuto-stem"
 _OURS = (KEEPER_NAME, ZYGOTE_NAME, IDLE_NAME)
 _ENTRY = b"from tenuto.keeper.zygote import main"  # as BOOT has it
 MARK = "TENUTO_EXECUTION"
+_TICKS = os.sysconf("SC_CLK_TCK")
 _PF_EXITING = 4
 
 # read and readv, and select with one descriptor: a program that is blocked there waits for input
@@ -57,6 +58,31 @@ def is_exiting(pid: int) -> bool:
     """Tell whether a process of one thread has begun to exit: it will run none of its code again."""
     fields = _stat(pid)
     return len(fields) <= 17 or (fields[17] == "1" and bool(int(fields[6]) & _PF_EXITING))
+
+
+def processor_time(pid: int) -> float:
+    """Return the seconds that a process and those of its children that it has reaped have used."""
+    fields = _stat(pid)
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") if len(fields) > 15 else 0.0
+
+
+def spent(pids: list[int]) -> tuple[float, float]:
+    """Return the seconds that processes and the children they buried spent: user and system."""
+    user = system = 0
+    for pid in pids:
+        fields = _stat(pid)
+        if len(fields) > 14:
+            user += int(fields[11]) + int(fields[13])
+            system += int(fields[12]) + int(fields[14])
+    return user / _TICKS, system / _TICKS
+
+
+def peak_memory(pid: int) -> int:
+    """Return the most bytes that a process ever held in memory."""
+    for line in read(f"/proc/{pid}/status").splitlines():
+        if line.startswith(b"VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def parent(pid: int) -> int:

@@ -143,8 +143,9 @@ class Requests:
                 return
             for message in messages:
                 self._answer(connection, message)
-            if connection.unsent > _UNREAD_MOST:  # it asks and never reads
-                self._drop(connection)
+            serves = self._keeper.host.is_served_by(connection)
+            if connection.unsent > (_UNREAD_MOST if serves else protocol.MAX_MESSAGE):
+                self._drop(connection)  # it asks and never reads
         if connection in self._connections:
             self._arm(connection, connection not in self._held)
 
@@ -261,7 +262,10 @@ class Requests:
             self._kill_since = self._kill_since or time.monotonic()
             keeper.end_by(verdict.killed(number))
         else:
-            sent = sweep.send(keeper.members(), number)
+            found = keeper.members()
+            if keeper.held is not None:
+                found = keeper.held.without_keepers(found)
+            sent = sweep.send(found, number)
             keeper.signal_asked = number
             keeper.writer.event("signalled", signal=signal.Signals(number).name, processes=sent)
             connection.reply(ok=True, signalled=sent)

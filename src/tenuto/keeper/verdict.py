@@ -74,6 +74,8 @@ def record(keeper: Keeper, status: int, usage: resource.struct_rusage | None) ->
             "system_s": round(usage.ru_stime, 6),
             "max_rss": usage.ru_maxrss * 1024,
         }
+    if keeper.cell is not None and keeper.cell.usage is not None:
+        fields["usage"] = keeper.cell.usage
     if keeper.channel.exec_error is not None:
         number, text = keeper.channel.exec_error
         outcome = Outcome("failed", "exec", text)
@@ -92,9 +94,7 @@ def _of_sandbox(keeper: Keeper, code: int) -> Outcome | None:
     if not keeper.channel.confined and code > 0:  # only bubblewrap may fail so late
         return Outcome("failed", "exec", "the sandbox could not be set up: see the output")
     found = keeper.held.breach()
-    if found is None and code != 0 and keeper.held.out_of_processes():
-        found = limit("pids", keeper.limits["pids"])
-    return found
+    return keeper.held.complained() if found is None and code != 0 else found
 
 
 def _from_status(keeper: Keeper, code: int, usage: resource.struct_rusage | None) -> Outcome:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from tenuto.keeper import frames, linux, rewrite
 from tenuto.keeper.faults import point
+from tenuto.keeper.tape_index import TapeIndex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ _RESERVE = 64 * 1024
 _STEP = 4 * 1024 * 1024
 _BLOCK = 4096
 _RETRY_S = 0.25
+_THREADS = 2
 _REST_S = 0.0001
-_NO_INDEX, _GIVEN_UP = -1, -2
 _PUMP_READ = 128 * 1024  # small enough to stay in the processor's cache from read to write
 _PUMP_MOST = 4 * 1024 * 1024
 _IN_TURN = 1 << 8  # on an event's stream number: output that is held back goes first
@@ -37,12 +38,6 @@ _FLAGS = 16  # from this bit on, the flags of a frame
 _COST = 256  # of a frame that waits, however small it is
 
 _Item = tuple[int, int, bytes]
-
-
-def await_rest(threads: int) -> None:
-    """Return once there are no more than so many threads: those that ended are really gone."""
-    while len(os.listdir("/proc/self/task")) > threads:
-        time.sleep(_REST_S)
 
 
 class TapeWriter:
@@ -68,12 +63,12 @@ class TapeWriter:
         self._wake = wake
         self._queue: _queue.SimpleQueue[_Item | Callable[[], None]] = _queue.SimpleQueue()
         self._held: deque[_Item] = deque()
+        self._later: deque[_Item] = deque()
         self.calls: deque[Callable[[], None]] = deque()  # for the loop to make
         self._watchers: tuple[socket.socket, ...] = ()
         self._can_reserve = True
         self._retry_at = 0.0
-        self._index_fd = _NO_INDEX
-        self._indexed = 0
+        self._index = TapeIndex()
         self._running = _thread.allocate_lock()
         self._running.acquire()
         self._up = _thread.allocate_lock()
@@ -84,6 +79,7 @@ class TapeWriter:
         """Take over the locked tape; before this nothing may be written."""
         self.fd = tape_fd
         self._dir_fd = dir_fd
+        self._index.open(dir_fd)
         self._magic = bytes.fromhex(job["magic"])
         self._seq = int(job["next_seq"])
         self._last_ns = int(job["last_ns"])
@@ -113,33 +109,50 @@ class TapeWriter:
         body = text.encode("utf-8", "replace")  # half of a surrogate pair is no text
         stream = frames.EVENT | _IN_TURN if in_turn else frames.EVENT
         self._given += len(body) + _COST
-        self._queue.put((stream, time.time_ns(), body))
+        self._give((stream, time.time_ns(), body))
 
-    def aside(self, body: bytes) -> None:
-        """Append an event that can be large or come often, given as JSON; no follower waits for it."""
+    def aside(self, body: bytes, later: bool = False) -> None:
+        """Append an event that can be large or come often, given as JSON; no follower waits for it.
+
+        `later` does not wake the thread for it: it goes with the next one, or with `go_on`.
+        """
         self._given += len(body) + _COST
-        self._queue.put((frames.EVENT | _ASIDE, time.time_ns(), body))
+        item = (frames.EVENT | _ASIDE, time.time_ns(), body)
+        if later:
+            self._later.append(item)
+        else:
+            self._give(item)
+
+    def go_on(self) -> None:
+        """Have what was to be written later written now."""
+        while self._later:
+            self._queue.put(self._later.popleft())
+
+    def _give(self, item: _Item | Callable[[], None]) -> None:
+        if self._later:
+            self.go_on()
+        self._queue.put(item)
 
     def output(self, stream: int, data: bytes, flags: int = 0) -> None:
         """Append what the program wrote, or logged at a level, which is then in the flags."""
         self._accepted += len(data)
         self._given += len(data) + _COST
-        self._queue.put((stream | flags << _FLAGS, time.time_ns(), data))
+        self._give((stream | flags << _FLAGS, time.time_ns(), data))
 
     def pump(self, fd: int, stream: int, done: Callable[[int, int], None]) -> None:
         """Read a pipe that has plenty in the thread itself; then tell the loop how many bytes and lines.
 
         Passing bulk from thread to thread would move all of it from one processor to the other.
         """
-        self._queue.put(lambda: self._pump(fd, stream, done))
+        self._give(lambda: self._pump(fd, stream, done))
 
     def clear(self) -> None:
         """Drop all output so far from the tape, and say so on it."""
-        self._queue.put(self._clear)
+        self._give(self._clear)
 
     def then(self, call: Callable[[], None]) -> None:
         """Have the loop call this once everything given so far has been dealt with."""
-        self._queue.put(lambda: self._pass_on(call))
+        self._give(lambda: self._pass_on(call))
 
     def _pass_on(self, call: Callable[[], None]) -> None:
         self.calls.append(call)
@@ -147,15 +160,15 @@ class TapeWriter:
 
     def finish(self) -> None:
         """Sync what was written; `finished` turns true once nothing is held back any more."""
-        self._queue.put(self._finish)
+        self._give(self._finish)
 
     def close(self) -> None:
         """Wait for the thread's end, once `finished`, and let go of the tape and its lock."""
         self._running.acquire()
         self._running.release()
-        for fd in (self.fd, self._index_fd):
-            if fd >= 0:
-                os.close(fd)
+        self._index.close()
+        if self.fd >= 0:
+            os.close(self.fd)
 
     def watch(self, connection: socket.socket) -> None:
         """Send one byte to this connection after every append."""
@@ -175,7 +188,8 @@ class TapeWriter:
         """
         self._up.acquire()
         self._up.release()
-        await_rest(2)
+        while len(os.listdir("/proc/self/task")) > _THREADS:
+            time.sleep(_REST_S)
 
     def _run(self) -> None:
         self._up.release()  # from here on it holds the interpreter's lock, or nothing
@@ -309,7 +323,7 @@ class TapeWriter:
     def _append_whole(self, batch: list[_Item]) -> None:
         buffers: list[bytes] = []
         entries: list[bytes] = []
-        seq, last_ns, offset, indexed = self._seq, self._last_ns, self._offset, self._indexed
+        seq, last_ns, offset, indexed = self._seq, self._last_ns, self._offset, self._index.last
         output = weight = 0
         for number, time_ns, body in batch:
             stream, flags = number & 0xFF, number >> _FLAGS
@@ -326,8 +340,8 @@ class TapeWriter:
         point("writer-before-append")
         self._write(buffers, offset - self._offset)
         point("writer-after-append")
-        self._seq, self._last_ns, self._offset, self._indexed = seq, last_ns, offset, indexed
-        self._index(entries)
+        self._seq, self._last_ns, self._offset, self._index.last = seq, last_ns, offset, indexed
+        self._index.add(self.fd, self._magic, offset, entries, later=bool(batch[-1][0] & _ASIDE))
         before = self.backlog
         self._appended += output
         self._written += weight
@@ -337,7 +351,7 @@ class TapeWriter:
     def _make_room(self, end: int) -> None:
         if not self._can_reserve or end <= self._room:
             return
-        step = _STEP if end > _STEP else 0
+        step = _STEP if end > _STEP else _RESERVE if end > _RESERVE else 0
         self._can_reserve = linux.reserve(
             self.fd, self._offset, end - self._offset + step + _RESERVE
         )
@@ -348,45 +362,6 @@ class TapeWriter:
         while done < size:
             rest = b"".join(buffers)[done:]
             done += os.pwrite(self.fd, rest, self._offset + done)
-
-    def _index(self, entries: list[bytes]) -> None:
-        """Keep the sparse index; small tapes have none, and a failing one is dropped whole."""
-        if self._index_fd == _NO_INDEX and self._offset >= frames.INDEX_FROM:
-            entries = self._all_entries()
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            try:
-                self._index_fd = os.open("tape.idx", flags, 0o600, dir_fd=self._dir_fd)
-            except OSError:
-                self._index_fd = _GIVEN_UP
-        if self._index_fd < 0 or not entries:
-            return
-        data = b"".join(entries)
-        try:
-            if os.write(self._index_fd, data) == len(data):
-                return
-        except OSError:
-            pass
-        self._drop_index(_GIVEN_UP)
-
-    def _drop_index(self, then: int) -> None:
-        if self._index_fd >= 0:
-            os.close(self._index_fd)
-        self._index_fd = then
-        self._indexed = 0
-        rewrite.unlink_quietly("tape.idx", self._dir_fd)
-
-    def _all_entries(self) -> list[bytes]:
-        """Return the index of what is on the tape already."""
-        entries: list[bytes] = []
-        self._indexed = 0
-        for frame in frames.read_frames(self.fd, self._magic):
-            if isinstance(frame, frames.Gap):
-                continue
-            if frame.stream == frames.EVENT or frame.offset - self._indexed >= frames.INDEX_EVERY:
-                entry = frames.pack_entry(frame.seq, frame.time_ns, frame.offset, frame.stream)
-                entries.append(entry)
-                self._indexed = frame.offset
-        return entries
 
     def _clear(self) -> None:
         self._last_ns = max(self._last_ns, time.time_ns())
@@ -403,7 +378,7 @@ class TapeWriter:
         self._seq += 1
         self._offset = self._room = os.fstat(self.fd).st_size
         self._dropped = self._appended
-        self._drop_index(_NO_INDEX)
+        self._index.restart()
         self._notify()
         self._wake()
 
@@ -419,6 +394,7 @@ class TapeWriter:
                 time.sleep(_RETRY_S)
                 self._queue.put(self._finish)
                 return
+        self._index.flush()
         point("writer-before-sync")
         try:
             os.ftruncate(self.fd, self._offset)

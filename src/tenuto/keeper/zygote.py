@@ -32,7 +32,8 @@ TAKEN = b"t"
 _FDS = 4
 _LINGER_S = 2.0
 _JOBS_MOST = 100
-_BEGIN_AFTER_S = 0.05  # what is begun ahead takes no time from the job that made room for it
+_BREATH_MS = 1.0
+_LONG_BREATH_MS = 50.0  # before what takes long to begin
 _REHEARSALS = 12
 _REHEARSAL_S = 10.0  # a hundred times what it takes
 _LEAVE_ON = (signal.SIGALRM, signal.SIGTERM)  # while it waits: the next execution is not meant
@@ -219,11 +220,11 @@ class _Post:
         fds.frombytes(ancillary[0][2][:size])
         return list(fds)
 
-    def busy(self, wait_s: float) -> bool:
-        """Tell whether a job is there, or comes within this time."""
+    def quiet(self, breath_ms: float) -> bool:
+        """Wait a moment, and tell whether no job came: whoever waits for the last one goes first."""
         poller = select.poll()
-        poller.register(self._jobs.fileno(), select.POLLIN)
-        return bool(poller.poll(wait_s * 1000))
+        poller.register(self._jobs, select.POLLIN)
+        return not poller.poll(breath_ms)
 
     def watch(self, keeper: Keeper) -> None:
         """Give the post up when the zygote dies: a job must not wait there for a busy keeper."""
@@ -256,9 +257,11 @@ class _Post:
 
 def _keep(post: _Post, base: str, boot: str, begun: bool) -> NoReturn:
     """Keep one execution after the other to its end."""
-    machine = begun and not post.busy(_BEGIN_AFTER_S)
-    for number in range(1 if begun else _JOBS_MOST):
-        keeper = Keeper(base, boot, machine)
+    machine = begun
+    for number in range(_JOBS_MOST):
+        keeper = Keeper(base, boot)
+        if machine and post.quiet(_LONG_BREATH_MS if begun else _BREATH_MS):
+            keeper.fork_machine()
         fds = post.next_job(_LINGER_S if number else 0)
         if fds is None:
             keeper.child.discard()
@@ -269,8 +272,9 @@ def _keep(post: _Post, base: str, boot: str, begun: bool) -> NoReturn:
             if path := os.environ.get("TENUTO_KEEPER_LOG"):
                 _log(path)
             os._exit(1)
-        machine = bool(keeper.job.get("vm"))  # those who run code go on with it
-        if not post.again():
+        wish = keeper.job.get("vm")  # those who run code go on with it
+        machine = wish is not None and not wish.get("fresh")
+        if begun or not post.again():
             break
     os._exit(0)
 

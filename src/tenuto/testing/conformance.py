@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from tenuto.core.confinement import Subject
 from tenuto.core.ids import new_id
 from tenuto.core.listing import Query, Row
-from tenuto.core.ports import Dispatcher, Store
+from tenuto.core.ports import Dispatcher, Rung, Store
 from tenuto.core.states import LIVE, State
 
 
@@ -89,4 +90,33 @@ def dispatcher_says_who_took_the_job(
     return bool(first)
 
 
+def rung_answers_for_itself(make: Callable[[], Rung], subject: Subject) -> None:
+    """A rung has a name, says the same twice, and changes nothing of the subject that it is given."""
+    rung = make()
+    assert rung.name
+    assert rung.name.isidentifier()
+    assert rung.probe() == rung.probe()
+    before = msgspec.json.encode(subject)
+    assert rung.refuses(subject) == rung.refuses(subject)
+    assert rung.lacks(subject) == rung.lacks(subject)
+    assert msgspec.json.encode(subject) == before
+
+
+def rung_makes_a_job(make: Callable[[], Rung], subject: Subject) -> None:
+    """What a keeper is given holds the program's words last, its report, and survives JSON."""
+    confinement = make().confine(subject, ["something"])
+    assert confinement.argv[-len(subject.argv) :] == subject.argv
+    assert os.path.isabs(confinement.argv[0])
+    assert os.path.isabs(confinement.cwd)
+    assert confinement.confine["kind"] in ("bwrap", "landlock", "limits")
+    report = confinement.confine["report"]
+    assert report["level"]
+    assert "something" in report["missing"]
+    assert report["net"] in ("on", "loopback", "off")
+    assert confinement.rlimits["core"] == 0
+    decoded = msgspec.json.decode(msgspec.json.encode(confinement), type=type(confinement))
+    assert decoded.argv == confinement.argv
+
+
+RUNG_SUITE = (rung_answers_for_itself, rung_makes_a_job)
 STORE_SUITE = (store_lists_what_was_added, store_settles_and_forgets)

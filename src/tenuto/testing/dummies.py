@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tenuto.core.confinement import Confinement, Subject
 from tenuto.core.listing import Query, Row
 from tenuto.core.states import LIVE
 
@@ -134,3 +135,33 @@ class IdleDispatcher:
 
     def close(self) -> None:
         """Let go of nothing."""
+
+
+class OpenRung:
+    """A `Rung` that holds nothing and says so; `problem` makes it one that does not work here."""
+
+    def __init__(self, name: str = "open", problem: str = "", lacking: Sequence[str] = ()) -> None:
+        """Take what it is called, why it does not work, and what it says that it cannot hold."""
+        self.name = name
+        self._problem = problem
+        self._lacking = list(lacking)
+
+    def probe(self) -> str:
+        """Return why it does not work."""
+        return self._problem
+
+    def refuses(self, subject: Subject) -> str:
+        """Refuse nobody."""
+        del subject
+        return ""
+
+    def lacks(self, subject: Subject) -> list[str]:
+        """Return what it was told to say."""
+        del subject
+        return list(self._lacking)
+
+    def confine(self, subject: Subject, missing: Sequence[str]) -> Confinement:
+        """Return the program as it is."""
+        report = {"level": self.name, "missing": list(missing), "net": "on"}
+        words = {"kind": "limits", "groups": {}, "report": report}
+        return Confinement(subject.argv, subject.cwd, subject.environ, words, {"core": 0})

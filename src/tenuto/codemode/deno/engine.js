@@ -50,6 +50,7 @@
   let timers = 0;
   let pumping = false;
   let moves = [];
+  let rows = 0;
   let starts;
   let source = '';
 
@@ -163,6 +164,7 @@
     },
     /** Find a column of the code for one of the text that was made of it. */
     column(row, column) {
+      if (row > rows) return 0; // what was put around the code
       if (moves.length === 0) return column;
       starts ??= lineStarts();
       const start = starts[row - 1];
@@ -255,6 +257,7 @@
   const start = () => {
     const job = kit.parse(lineSync());
     moves = job.moves;
+    rows = job.rows;
     source = job.source ?? job.text;
     kit.equip(job.inputs, job.functions);
     for (let at = 0; at < job.tools.length; at++) tools[job.tools[at].name] = job.tools[at];

@@ -79,6 +79,7 @@
       const line = all[at];
       // Some engines begin with the error itself.
       if (!kit.startsWith(line, '    at ') || isOwn(line)) continue;
+      if (place(line)?.column === 0) continue; // what was put around the code
       kit.push(kept, line);
     }
     // The constructor that a class of errors is given by the language is nobody's code.

@@ -22,9 +22,9 @@
   // The end
 
   kit.fail = (error) => {
+    host.room(); // even to see what the error is takes some
     // Where there is no room for the error itself, the engine throws null.
     const memory = kit.isOutOfMemory(error) || (error === null && host.full());
-    if (memory) host.room();
     try {
       const raised = kit.raised(error);
       kit.write(`{"type":"raised",${raised.fields}}`);

@@ -255,34 +255,16 @@ def fresh_streams() -> None:
 
 
 def flush() -> None:
-    """Write out what is buffered, by Python and by C code, while the descriptors are the cell's."""
+    """Write out what Python buffers while the descriptors are the cell's; under -u, C has no buffer."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except Exception:
             continue
-    try:
-        flush_c(None)
-    except Exception:
-        return
-
-
-def find_flush() -> Any:
-    """Return the C library's fflush; loaded now, so that no module of the user's takes its place."""
-    try:
-        import ctypes
-
-        return ctypes.PyDLL(None).fflush
-    except Exception:
-        return ignore
-
-
-flush_c: Any = None
 
 
 def main() -> int:
     """Serve one session."""
-    global flush_c  # noqa: PLW0603  found once
     program.OURS.add(main.__code__.co_filename)
     try:
         channel = program.Channel(int(os.environ.pop("TENUTO_CHANNEL")))
@@ -290,7 +272,6 @@ def main() -> int:
     except (KeyError, ValueError, OSError, EOFError) as error:
         sys.stderr.write(f"tenuto: the session cannot start: {error}\n")
         return program.BROKEN_START
-    flush_c = find_flush()
     session = Session(channel)
     sys.argv = [program.FILENAME]
     if not getattr(sys.flags, "safe_path", False):
