@@ -38,10 +38,12 @@ _WORDS_OF_MEMORY = (
     b"out of memory",
     b"OOM",
     b"allocation failed",
+    b"memory allocation of",
     b"heap limit",
     b"Cannot allocate",
 )
 _CRASHES = (signal.SIGTRAP, signal.SIGABRT, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS)
+_RESIDENT = 48 << 20  # what an idle process has of memory, most of it its program
 _image: tuple[bytes, bytes] | None = None
 _expected: tuple[str, int] | None = None
 _ready: Deno | None = None
@@ -171,20 +173,18 @@ class _Relay:
         self._lines: list[bytes] = []
         self._partial = b""
         self._errors = b""
-        self._wanted = 0
-        self._input_ended = self._done = False
+        self._watches = self._input_ended = self._done = False
 
     def run(self) -> int:
         """Serve until the process has ended; return the exit code."""
         poller = select.poll()
         poller.register(CHANNEL_FD, select.POLLIN)
         poller.register(self._deno.errors, select.POLLIN)
-        reads = False
+        watched = False
         while True:
-            wants = bool(self._wanted) and not self._input_ended
-            if wants != reads:
-                reads = wants
-                if wants:
+            if self._watches != watched:
+                watched = self._watches
+                if watched:
                     poller.register(0, select.POLLIN)
                 else:
                     poller.unregister(0)
@@ -195,7 +195,10 @@ class _Relay:
                     if not self._heard():
                         return self._ended()
                 else:
-                    self._read()
+                    # It stays where it is until deno has said that it no longer waits: meanwhile
+                    # the keeper sees that there is something to read.
+                    self._watches = False
+                    self._say({"type": "come"})
 
     def _pass_on(self) -> None:
         """Pass whole lines on: those of ours must not come in between."""
@@ -218,7 +221,6 @@ class _Relay:
             self._done = True
             os.kill(self._deno.pid, signal.SIGKILL)
         elif data:
-            self._wanted += len(data)
             self._deliver()
         return bool(data) and not self._done
 
@@ -231,23 +233,33 @@ class _Relay:
             self._input_ended = True
             if self._partial:
                 self._lines.append(self._partial)
-        self._deliver()
 
     def _deliver(self) -> None:
-        while self._wanted and (self._lines or self._input_ended):
+        """Give the line that was asked for, or say that there is none yet."""
+        poller = select.poll()
+        poller.register(0, select.POLLIN)
+        while not self._lines and not self._input_ended and poller.poll(0):
+            self._read()
+        if self._lines or self._input_ended:
             line = self._lines.pop(0).decode("utf-8", "replace") if self._lines else None
-            self._wanted -= 1
-            send(self._deno, json.dumps({"type": "item", "line": line}).encode() + b"\n")
+            self._say({"type": "item", "line": line})
+        else:
+            self._watches = True
+            self._say({"type": "empty"})
+
+    def _say(self, message: dict[str, object]) -> None:
+        send(self._deno, json.dumps(message).encode() + b"\n")
 
     def _ended(self) -> int:
-        _, status = os.waitpid(self._deno.pid, 0)
+        _, status, usage = os.wait4(self._deno.pid, 0)
         if self._done:
             return 0
+        grown = usage.ru_maxrss * 1024 - _RESIDENT
         if os.WIFEXITED(status):
             code = os.WEXITSTATUS(status)
             if code in (0, _TOLD):
                 return _BADLY if code else 0
-            if code == _OUT_OF_MEMORY:
+            if code == _OUT_OF_MEMORY or self._ran_out(0, grown):
                 _end_by_memory(self._memory)
             return self._crashed(f"deno ended with code {code}")
         number = os.WTERMSIG(status)
@@ -255,9 +267,19 @@ class _Relay:
             tell({"type": "limit", "resource": "cpu", "bound": f"{self._cpu:g} s"})
             return _BADLY
         name = signal.Signals(number).name
-        if number in _CRASHES and any(word in self._errors for word in _WORDS_OF_MEMORY):
+        if number in _CRASHES and self._ran_out(number, grown):
             _end_by_memory(self._memory)
         return self._crashed(f"deno was ended by {name}")
+
+    def _ran_out(self, number: int, grown: int) -> bool:
+        """Tell whether it died because there was no memory for it.
+
+        V8 says so if its heap is full. Whatever else finds no memory there may say it in other words,
+        or nothing: libraries abort without a word, or write to where they got nothing.
+        """
+        if any(word in self._errors for word in _WORDS_OF_MEMORY) or grown >= self._memory / 2:
+            return True
+        return number == signal.SIGABRT and not self._errors
 
     def _crashed(self, what: str) -> int:
         last = self._errors.decode("utf-8", "replace").strip().splitlines()

@@ -50,7 +50,7 @@ class Asking:
         """Tell whether the program is blocked on its stdin right now."""
         child = self._keeper.child
         if self._keeper.channel.reading:
-            return not child.stdin.pending
+            return child.stdin.fd >= 0 and not child.stdin.pending
         if self._keeper.cell is not None:
             return child.stdin.awaited_by(self._keeper.cell.readers())
         return child.stdin.awaited_by([child.pid, *procfs.descendants(child.pid)])

@@ -94,9 +94,12 @@
     const message = kit.parse(text);
     if (message.type === 'item') {
       readers--;
-      if (readers === 0) host.write('{"type":"read"}');
-      else askSync(request);
+      if (readers > 0) askSync(request);
       kit.item(kit.stringify(message.line));
+    } else if (message.type === 'empty') host.write('{"type":"reading"}');
+    else if (message.type === 'come') {
+      host.write('{"type":"read"}');
+      askSync(request);
     } else if (kit.answer(text)) calls--;
     rest();
   };
@@ -153,7 +156,6 @@
     reading() {
       readers++;
       if (readers > 1) return;
-      host.write('{"type":"reading"}');
       askSync(request);
       pump();
     },
@@ -249,9 +251,15 @@
     });
   };
   const provided = ['clearImmediate', 'clearInterval', 'clearTimeout', 'readStdin', 'setImmediate', 'setInterval', 'setTimeout'];
+  const { get: messageOf } = Object.getOwnPropertyDescriptor(DOMException.prototype, 'message');
   const isFailedAllocation = (error) => {
     const text = kit.descriptor(error, 'message')?.value;
-    return error instanceof kit.RangeError && text === 'Array buffer allocation failed';
+    if (error instanceof kit.RangeError) return text === 'Array buffer allocation failed';
+    try {
+      return kit.apply(messageOf, error, []) === 'Data cannot be cloned, out of memory.';
+    } catch {
+      return false; // no DOMException
+    }
   };
 
   const start = () => {
