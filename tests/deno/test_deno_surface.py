@@ -125,6 +125,16 @@ async def test_console_has_levels_in_exact_order(engine: Engine) -> None:
     ]
 
 
+async def test_what_waits_long_is_there_afterwards(engine: Engine) -> None:
+    """Deno does things of its own once it is idle, which the system must not take for an attack."""
+    timer = deno(engine, "await new Promise(r => setTimeout(() => r('late'), 2000))")
+    reader = await engine.run("await readStdin()", language="js", engine="deno", wait=0)
+    assert (await timer).value == "late"
+    await engine.send(reader.id, "x\n")
+    reader = await engine.wait(reader.id, 60)
+    assert reader.value == "x", reader.output
+
+
 async def test_it_waits_for_input_and_gets_inputs(engine: Engine) -> None:
     code = "const a = await readStdin(), b = await readStdin(); [inputs.n, a, b, await readStdin()]"
     snapshot = await engine.run(code, language="js", engine="deno", inputs={"n": [1]}, wait=0)

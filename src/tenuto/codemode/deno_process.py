@@ -50,7 +50,7 @@ _CALLS = (
     "getrusage", "gettid", "gettimeofday", "getuid", "lseek", "lstat", "madvise", "membarrier", "mmap",
     "mprotect", "mremap", "munmap", "nanosleep", "newfstatat", "open", "openat", "pipe2", "pkey_alloc",
     "pkey_free", "pkey_mprotect", "poll", "ppoll", "prctl", "pread64", "read", "readlink", "readlinkat",
-    "readv", "restart_syscall", "rseq", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn",
+    "readv", "recvfrom", "restart_syscall", "rseq", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn",
     "rt_sigtimedwait", "sched_getaffinity", "sched_getparam", "sched_getscheduler", "sched_yield",
     "set_robust_list", "set_tid_address", "sigaltstack", "socketpair", "stat", "statfs", "statx",
     "sysinfo", "tgkill", "time", "uname", "write", "writev",
@@ -202,7 +202,12 @@ def _become(
             resource.setrlimit(which, (bound, bound))
         told = _confine(program, filtered, off, stem)
         os.write(report, json.dumps(told).encode())
-        environment = {"DENO_DIR": "/dev/null/none", "HOME": "/", "NO_COLOR": "1"}
+        environment = {
+            "DENO_DIR": "/dev/null/none",
+            "DENO_NO_UPDATE_CHECK": "1",
+            "HOME": "/",
+            "NO_COLOR": "1",
+        }
         if "TZ" in os.environ:
             environment["TZ"] = os.environ["TZ"]
         if filtered and "seccomp" not in off:

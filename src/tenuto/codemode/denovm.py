@@ -282,8 +282,10 @@ class _Relay:
         return number == signal.SIGABRT and not self._errors
 
     def _crashed(self, what: str) -> int:
-        last = self._errors.decode("utf-8", "replace").strip().splitlines()
-        _raise("InternalError", f"{what}: {last[-1][:500]}" if last else what)
+        errors = self._errors.decode("utf-8", "replace")
+        lines = errors[max(0, errors.find("\nthread '")) :].split("\n")  # after a long preamble
+        said = " ".join(line for line in lines if line and not line.startswith("note: "))
+        _raise("InternalError", f"{what}: {said[:500]}" if said else what)
         return _BADLY
 
 
