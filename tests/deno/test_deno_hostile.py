@@ -43,7 +43,7 @@ BOMBS = {
     "formats": "const x = []; for (;;) x.push(new Intl.DateTimeFormat('de'))",
     "copies": "const x = []; for (;;) x.push(structuredClone(new Uint8Array(1e6)))",
     "texts": "const x = [], s = 'é'.repeat(1e5); for (;;) x.push(new TextEncoder().encode(s))",
-    "jobs": "let n = 0; const f = () => { for (let i = 0; i < 10; i++) Promise.resolve({ n: n++ }).then(f) };"
+    "jobs": "const f = () => { for (let i = 0; i < 10; i++) Promise.resolve({ i }).then(f) };"
     " f(); await new Promise(() => {})",
     "buffers, caught": "const x = []; for (;;) try { x.push(new Uint8Array(1e6)) } catch { x.push({}) }",
 }  # fmt: skip

@@ -108,7 +108,17 @@
     if (settled && readers + calls + timers === 0) soon(() => soon(end));
   };
   const end = () => {
-    if (readers + calls + timers === 0) askSync(finished);
+    if (readers + calls + timers > 0) return;
+    sumUp();
+    askSync(finished);
+  };
+  const leave = (code) => {
+    sumUp();
+    exit(code);
+  };
+  const tellUse = (name) => host.write(`{"type":"used","name":${kit.stringify(name)},"times":${uses[name]}}`);
+  const sumUp = () => {
+    for (const name in uses) tellUse(name);
   };
   const received = (count) => {
     if (count === null) exit(125); // nobody is there any more
@@ -182,7 +192,7 @@
       return found < 1 ? 1 : found;
     },
     done(code) {
-      if (code !== 0) exit(code === 1 ? TOLD : code);
+      if (code !== 0) leave(code === 1 ? TOLD : code);
       settled = true;
       rest();
     },
@@ -203,7 +213,7 @@
     /** Tell of a tool's first use and then ever more rarely: the end tells the sum. */
     used(name) {
       const times = (uses[name] = (uses[name] ?? 0) + 1);
-      if ((times & (times - 1)) === 0) host.write(`{"type":"used","name":${kit.stringify(name)},"times":${times}}`);
+      if ((times & (times - 1)) === 0) tellUse(name);
     },
   };
 
@@ -226,6 +236,12 @@
     for (const part of parts) load(part)(kit, host);
     kit.userNames = ['<input>', 'data:application/typescript'];
     kit.ownNames = ['tenuto:', 'ext:', 'data:text/javascript'];
+    kit.shownElse = (line) => {
+      if (kit.indexOf(line, '(tool:') < 0) return line;
+      const whole = kit.replaceAll(kit.replaceAll(line, '(tool:', '(tool '), ', <anonymous>:', ':');
+      const named = kit.replaceAll(whole, ' Object.eval [as call] (', ' eval (');
+      return kit.replaceAll(named, ' eval (', ' <anonymous> (');
+    };
     const isShort = kit.isOutOfMemory;
     kit.isOutOfMemory = (error) => isShort(error) || isFailedAllocation(error);
     const { now } = kit;
@@ -244,7 +260,7 @@
       kit.fail(event.error);
     });
     listen('beforeunload', () => {
-      if (settled) exit(0);
+      if (settled) leave(0);
       const error = new kit.Error(NOTHING_LEFT);
       error.stack = '';
       kit.fail(error);

@@ -93,9 +93,12 @@
     return kept;
   };
 
+  /** A line of other code than the user's, as people should see it. */
+  kit.shownElse = (line) => line;
+
   const shown = (line) => {
     const where = place(line);
-    if (where === undefined) return line;
+    if (where === undefined) return kit.shownElse(line);
     const head = kit.slice(line, 0, nameIn(line).begin);
     const name = where.cell === 0 ? kit.codeName : `cell ${where.cell}`;
     const at = `${name}:${where.row}${where.column === undefined ? '' : `:${where.column}`}`;
