@@ -20,6 +20,12 @@ CHANNEL_FD = 3
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "deno")
 _SURFACE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "surface")
 _PARTS = ("kit", "wire", "errors", "inspect", "console", "run", "schema", "tools")
+ENVIRONMENT = {
+    "DENO_DIR": "/dev/null/none",
+    "DENO_NO_UPDATE_CHECK": "1",  # it would ask its makers
+    "HOME": "/",
+    "NO_COLOR": "1",
+}
 _BASE = 544 << 20  # what the runtime itself reserves as private memory, for code mostly
 _FILES = 64
 _READABLE = (
@@ -202,12 +208,7 @@ def _become(
             resource.setrlimit(which, (bound, bound))
         told = _confine(program, filtered, off, stem)
         os.write(report, json.dumps(told).encode())
-        environment = {
-            "DENO_DIR": "/dev/null/none",
-            "DENO_NO_UPDATE_CHECK": "1",
-            "HOME": "/",
-            "NO_COLOR": "1",
-        }
+        environment = dict(ENVIRONMENT)
         if "TZ" in os.environ:
             environment["TZ"] = os.environ["TZ"]
         if filtered and "seccomp" not in off:

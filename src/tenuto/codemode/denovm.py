@@ -11,10 +11,12 @@ from __future__ import annotations
 import base64
 import gc
 import json
+import marshal
 import os
 import resource
 import select
 import signal
+import struct
 
 from tenuto.codemode import deno_process, hardening, source
 from tenuto.codemode.deno_process import Deno, send
@@ -74,8 +76,15 @@ def harden() -> None:
 
 
 def rest() -> None:
-    """Wait until there is a job, as long as the process is there for it."""
+    """Wait until there is a job, as long as the process is there for it.
+
+    What every job needs is touched before: a page that is touched first costs time.
+    """
     assert _ready is not None
+    json.dumps(_text("1", "js"))
+    marshal.loads(marshal.dumps({"vm": {"module": "", "off": []}, "limits": None}))
+    struct.unpack("<I", b"1234")
+    _Relay(_ready, 0, None)
     poller = select.poll()
     poller.register(CHANNEL_FD, select.POLLIN)
     poller.register(_ready.errors, select.POLLIN)
