@@ -44,10 +44,10 @@ async def value_of(engine: Engine, code: str, language: str = "js", **options: A
 
 
 def command_line(
-    folder: Path, *words: str, text: str = "", **environment: str
+    folder: Path, *words: str, text: str = "", python: str = sys.executable, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tenuto.cli.main", "run", "--engine", "deno", *words],
+        [python, "-m", "tenuto.cli.main", "run", "--engine", "deno", *words],
         cwd=folder, env={**os.environ, **environment}, input=text,
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

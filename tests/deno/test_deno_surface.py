@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -171,9 +172,33 @@ async def test_without_deno_the_next_step_is_told(folder: Path) -> None:
     async with Engine(str(folder), settings=settings) as engine:
         with pytest.raises(InterpreterMissing, match="/nowhere/deno"):
             await engine.run("1", language="js", engine="deno")
-    done = command_line(folder, "--lang", "js", "1", PATH="/nowhere")
-    if done.returncode:  # where none is installed beside Python
-        assert "tenuto[deno]" in done.stderr
+    # An interpreter that has none beside it, nor on its PATH; it finds the packages of this one.
+    bare = folder / "python"
+    bare.symlink_to(Path(sys.executable).resolve())
+    done = command_line(
+        folder,
+        "--lang",
+        "js",
+        "1",
+        python=str(bare),
+        PATH="/nowhere",
+        PYTHONPATH=":".join(sys.path),
+    )
+    assert done.returncode == 2 and "deno cannot run" in done.stderr, done.stderr
+    assert "pip install 'tenuto[deno]'" in done.stderr
+
+
+async def test_the_command_line_tells_limits_errors_and_what_is_not_here(folder: Path) -> None:
+    done = command_line(folder, "--lang", "js", "--mem", "64M", "const x = []; for (;;) x.push({})")
+    assert done.returncode == 1 and "memory limit 64 MB" in done.stderr, done.stderr
+    done = command_line(folder, "--lang", "js", "--cpu", "1", "for (;;);")
+    assert done.returncode == 1 and "cpu limit 1 s" in done.stderr, done.stderr
+    done = command_line(folder, "--lang", "ts", "const n: number = 1\nmissing()")
+    assert done.returncode == 1 and "ReferenceError" in done.stderr and "code:2:1" in done.stderr
+    done = command_line(folder, "--lang", "js", "--session", "s", "1")
+    assert done.returncode == 2 and "no sessions with the engine deno" in done.stderr
+    done = command_line(folder, "--lang", "js", "--inputs", '{"n": 3}', "inputs.n")
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
 
 
 async def test_sessions_are_refused(engine: Engine) -> None:
