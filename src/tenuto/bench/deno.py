@@ -83,8 +83,8 @@ async def _bare(surface: bytes) -> float:
     """Return how long a bare deno process that was ready takes for the code, and to be gone."""
     words = deno_process.arguments(DEFAULT_MEMORY)
     program = interpreter("deno", os.environ, {})
-    job = {"inputs": "{}", "functions": "[]", "tools": [], "text": "1+1", "source": None}
-    line = json.dumps(job | {"moves": [], "rows": 1}).encode() + b"\n"
+    job: dict[str, object] = {"inputs": "{}", "functions": "[]", "text": "1+1", "source": None}
+    line = json.dumps(job | {"tools": [], "moves": [], "rows": 1}).encode() + b"\n"
     with subprocess.Popen(
         [program, *words[1:]],
         stdin=subprocess.PIPE,
