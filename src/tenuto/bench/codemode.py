@@ -51,7 +51,9 @@ def vm(quick: bool) -> Iterator[Row]:
             "ahead": sum_up,
         }
         wrong = sum(_timed(engine, work, []) for work in works.values())
-        for _, pause, (name, work) in itertools.product(range(rounds), (0, _APART_S), works.items()):
+        for _, pause, (name, work) in itertools.product(
+            range(rounds), (0, _APART_S), works.items()
+        ):
             for _ in range(2):  # the first ones pay for what others left to do
                 wrong += _timed(engine, work, [], pause)
             for _ in range(_IN_A_ROW):
