@@ -63,7 +63,8 @@ class Pen:
     def take_up(cls, folder: str) -> Pen | None:
         """Become the writer of a tape whose keeper is gone.
 
-        None where it cannot be read, or only by a newer Tenuto: it is left as it is then. Raises NotFinished while another process is its writer.
+        None where it cannot be read, or only by a newer Tenuto: it is left as it is then.
+        Raises NotFinished while another process is its writer.
         """
         dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
