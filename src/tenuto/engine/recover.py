@@ -19,7 +19,6 @@ from tenuto.core.listing import Row
 from tenuto.core.states import State
 from tenuto.keeper import procfs
 from tenuto.keeper.frames import EVENT
-from tenuto.keeper.held import remove_tree
 from tenuto.keeper.sweep import sweep
 from tenuto.stores.layout import Project
 from tenuto.stores.pen import Pen
@@ -128,6 +127,10 @@ def sweep_after(execution: Execution) -> int:
     swept = sweep(execution.id, group, known, _SWEEP_S)
     held = execution.confined
     if held is not None and os.path.basename(held.scratch) == f"tenuto-{execution.id}":
+        from tenuto.keeper.held import (
+            remove_tree,
+        )  # with ctypes and json: too much for each command
+
         remove_tree(held.scratch)
     return swept
 
