@@ -88,7 +88,7 @@ def word(folder: str) -> str:
         path = os.readlink(os.path.join(folder, _WORD))
     except OSError:
         return ""
-    return path if os.path.basename(os.path.dirname(path)) == _GROUP else ""
+    return path if os.path.basename(os.path.dirname(path)).startswith(_GROUP) else ""
 
 
 def tidy(base: str) -> None:
