@@ -23,6 +23,7 @@ CODES = {  # stable: programs compare them
     "SandboxUnavailable": "sandbox_unavailable",
     "UnknownTool": "unknown_tool",
     "DiskFull": "disk_full",
+    "NewerTape": "newer_tape",
     "EngineFault": "engine_fault",
 }
 

@@ -278,3 +278,16 @@ async def test_the_state_is_under_xdg_state_home_with_a_link_in_the_project(
     assert Path(os.readlink(link)).is_relative_to(os.environ["XDG_STATE_HOME"])
     assert project_of(folder).home == os.readlink(link)
     assert await number_after(engine, await engine.start("echo 'n=5;'", language="bash"), "n") == 5
+
+
+@pytest.mark.promise("X1")
+@pytest.mark.parametrize("how", [{}, {"pty": True}, {"language": "python"}])
+async def test_a_variable_that_is_no_text_is_handed_on_with_its_bytes(folder, monkeypatch, how):
+    monkeypatch.setitem(os.environb, b"ODD", b"a\xffb")
+    code = "import os; print(os.environb[b'ODD'])"
+    async with Engine(str(folder)) as engine:
+        if "language" in how:
+            snapshot = await engine.run(code, **how)
+        else:
+            snapshot = await engine.run(command=[sys.executable, "-c", code], **how)
+    assert snapshot.output.strip() == r"b'a\xffb'"

@@ -1,9 +1,11 @@
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,13 @@ import pytest
 from unit_help import SPEC, begun, project_in, write_output
 
 from tenuto.core import events as ev
+from tenuto.core.errors import NewerTape
 from tenuto.core.ids import born_ms, new_id
 from tenuto.core.listing import Row
 from tenuto.core.specs import Spec
 from tenuto.core.states import State
 from tenuto.engine import recover
-from tenuto.keeper import procfs
+from tenuto.keeper import frames, procfs
 from tenuto.keeper.sweep import members, sweep
 from tenuto.stores.layout import Project
 from tenuto.stores.pen import Pen
@@ -301,3 +304,34 @@ def test_every_folder_gives_a_row_whatever_is_in_it(project):
         assert (rows[one].state, rows[one].reason) == (State.LOST, recover.UNREADABLE)
         assert rows[one].created_ns == born_ms(one) * 1_000_000
     held.put_down()
+
+
+# A tape of a newer Tenuto
+
+
+def made_newer(project: Project) -> tuple[str, bytes]:
+    """An execution whose tape is of a format yet to come; with its bytes."""
+    execution_id, pen = begun(project)
+    write_output(pen, b"of later\n")
+    path = Path(project.folder(execution_id), "tape")
+    block = frames.preamble(pen.magic)[: frames.PREAMBLE_SIZE // 2 - 8]
+    block += struct.pack("<I", frames.FORMAT + 1)
+    block += struct.pack("<I", zlib.crc32(block))
+    pen.put_down()
+    data = block + block + path.read_bytes()[frames.PREAMBLE_SIZE :] + b"half a frame"
+    path.write_bytes(data)
+    return execution_id, data
+
+
+@pytest.mark.promise("D5")
+def test_a_tape_of_a_newer_format_is_left_as_it_is_and_told_of(project):
+    execution_id, data = made_newer(project)
+    settled = recover.settle(project, execution_id)
+    assert settled is not None and settled.lost is not None
+    assert settled.state is State.LOST and settled.lost.reason == recover.NEWER
+    (row,) = recover.rows_from_folders(project)
+    assert (row.state, row.reason) == (State.LOST, recover.NEWER)
+    assert Pen.take_up(project.folder(execution_id)) is None
+    with pytest.raises(NewerTape, match=f"format {frames.FORMAT + 1}"):
+        TapeReader(project.folder(execution_id))
+    assert Path(project.folder(execution_id), "tape").read_bytes() == data

@@ -153,6 +153,25 @@ def test_daemons_of_a_dead_keeper_are_swept(world, way, environ):
 
 
 @pytest.mark.promise("X8", "X11")
+@pytest.mark.parametrize("way", WAYS)
+def test_daemons_of_a_keeper_that_died_before_its_start_was_recorded_are_swept(world, way):
+    if not HAS_GROUPS:
+        pytest.skip("without a writable cgroup a daemon that clears its environment is not found")
+    pids = world.folder / "pids"
+    script = (
+        f"echo ran >> {world.side}; "
+        f"(setsid env -i sh -c 'echo $$ > {pids}.new; mv {pids}.new {pids}; exec sleep 1000' &); "
+        "sleep 1000"
+    )
+    call = Call(world, way, f"keeper-begun@{pids}", argv=["sh", "-c", script])
+    with world.fresh() as engine:
+        assert [one.state for one in engine.list()] == [State.LOST]
+    assert not alive(int(pids.read_text()))
+    assert world.runs() == 1
+    assert call.acked == b""
+
+
+@pytest.mark.promise("X8", "X11")
 @pytest.mark.parametrize("finder", ["list", "show", "kill"])
 def test_what_an_ended_execution_left_behind_ends_with_its_keeper(world, finder):
     pids = world.folder / "pids"

@@ -135,7 +135,9 @@ class Round:
             "child": [],
         }
         if self.started is None:
-            victims["keeper"] = worker.named("tenuto-keeper")
+            # A program that has not executed yet bears its keeper's name, and is none.
+            named = worker.named("tenuto-keeper")
+            victims["keeper"] = [pid for pid in named if procfs.parent(pid) not in named]
         else:
             known = self.started
             if procfs.start_time(known.keeper_pid) == known.keeper_start:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,6 +19,11 @@ from tenuto.sandboxes import Ladder
 _TRUE = ["/bin/true"]
 _WITHOUT = "TENUTO_SANDBOX_WITHOUT"
 _MOST_MS = 8.0
+# What any use of bubblewrap pays for the same namespaces, and for a few mounts instead of ours.
+_BARE = (
+    "bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc",
+    "--dev", "/dev", "--tmpfs", "/tmp",
+)  # fmt: skip
 _LIMITS = Limits(memory=256 * 1024 * 1024, pids=64)
 
 
@@ -29,6 +36,7 @@ async def _sandbox(rounds: int) -> list[Row]:
     before = os.environ.get(_WITHOUT)
     cases = _cases()
     times: dict[str, list[float]] = {name: [] for name in cases}
+    bare: dict[str, list[float]] = {"plain": [], "bwrap": []}
     try:
         with Place() as place:
             async with place.engine() as engine:
@@ -38,6 +46,9 @@ async def _sandbox(rounds: int) -> list[Row]:
                         spent = await _timed(engine, options)
                         if turn:  # the first one pays for the probe
                             times[name].append(spent)
+                    if "bwrap" in cases:
+                        bare["plain"].append(_bare(_TRUE))
+                        bare["bwrap"].append(_bare([*_BARE, *_TRUE]))
     finally:
         os.environ.pop(_WITHOUT, None)
         if before is not None:
@@ -46,9 +57,17 @@ async def _sandbox(rounds: int) -> list[Row]:
     rows = [Row(what="start → exit of true without a sandbox, p50", ours=plain)]
     for name, spent in times.items():
         more = median(spent) - plain
-        bound = at_most(f"  more in {name}, p50", max(0.0, more), _MOST_MS)
-        rows.append(bound)
+        floor = None
+        if name.startswith("bwrap"):
+            floor = max(0.0, median(bare["bwrap"]) - median(bare["plain"]))
+        rows.append(at_most(f"  more in {name}, p50", max(0.0, more), _MOST_MS, floor=floor))
     return rows
+
+
+def _bare(argv: list[str]) -> float:
+    begin = time.perf_counter()
+    subprocess.run(argv, executable=shutil.which(argv[0]), check=True)
+    return (time.perf_counter() - begin) * 1000
 
 
 def _cases() -> dict[str, tuple[str, Mapping[str, Any]]]:

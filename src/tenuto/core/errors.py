@@ -13,6 +13,7 @@ TenutoError
 ├── ExecutionFailed         execution_failed     what raise_for_state() raises for any end but success
 ├── SandboxUnavailable      sandbox_unavailable  what must hold it is not to be had here: not started
 ├── DiskFull                disk_full            no room to record the work, so it was not started
+├── NewerTape               newer_tape           written by a newer Tenuto, in a format this one lacks
 └── EngineFault             engine_fault         a defect or a broken installation: report it
 
 Each carries `code` (stable, for programs), the message (what and why) and `hint` (the next step).
@@ -106,6 +107,12 @@ class DiskFull(TenutoError):
     """There is no room to record the work, so it was not started."""
 
     code = "disk_full"
+
+
+class NewerTape(TenutoError):
+    """The tape was written by a newer Tenuto, in a format that this one does not know."""
+
+    code = "newer_tape"
 
 
 class EngineFault(TenutoError):

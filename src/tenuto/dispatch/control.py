@@ -97,13 +97,23 @@ def _see_it_off(folder: str) -> None:
         time.sleep(_PAUSE_S)
 
 
+def encode(message: dict[str, Any]) -> bytes:
+    """Return a message for a keeper as JSON; variables need not be UTF-8, and their bytes are kept."""
+    try:
+        return msgspec.json.encode(message)
+    except UnicodeEncodeError:
+        import json  # escapes what stands for such a byte; nobody needs it otherwise
+
+        return json.dumps(msgspec.to_builtins(message)).encode()
+
+
 def ask(
     sock: socket.socket, op: str, patience_s: float = _PATIENCE_S, **fields: Any
 ) -> dict[str, Any]:
     """Ask over an open connection; errors come back as our own."""
     sock.settimeout(patience_s)
     try:
-        body = msgspec.json.encode({"v": PROTOCOL, "op": op, **fields})
+        body = encode({"v": PROTOCOL, "op": op, **fields})
         sock.sendall(LENGTH.pack(len(body)) + body)
         (size,) = LENGTH.unpack(_exactly(sock, LENGTH.size))
         reply: dict[str, Any] = msgspec.json.decode(_exactly(sock, size))

@@ -27,7 +27,7 @@ from tenuto.engine import ending, hints, recover
 from tenuto.engine.goals import Waiting
 from tenuto.engine.holding import by_default
 from tenuto.engine.settings import Settings, load_settings
-from tenuto.engine.start import Starter, environment
+from tenuto.engine.start import Starter
 from tenuto.engine.watch import Watch, as_chunk, is_output
 from tenuto.engine.work import Options, Work, code_work, command_work
 from tenuto.stores.index import Index
@@ -55,7 +55,7 @@ class BlockingEngine:
         self.project = project
         self.settings = settings
         self.launcher = launcher
-        self.environ = environment(os.environ if environ is None else environ)
+        self.environ = dict(os.environ if environ is None else environ)
         self.index: Store = Index(project, lambda: recover.rows_from_folders(project))
         self.starter = Starter(project, settings, self.index, launcher)
 

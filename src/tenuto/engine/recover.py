@@ -12,14 +12,13 @@ import time
 import msgspec
 
 from tenuto.core import events as ev
-from tenuto.core.errors import NotFinished
+from tenuto.core.errors import NewerTape, NotFinished
 from tenuto.core.execution import Execution
 from tenuto.core.ids import born_ms
 from tenuto.core.listing import Row
 from tenuto.core.states import State
-from tenuto.keeper import procfs
+from tenuto.keeper import cgroup, procfs
 from tenuto.keeper.frames import EVENT
-from tenuto.keeper.held import remove_tree
 from tenuto.keeper.sweep import sweep
 from tenuto.stores.layout import Project
 from tenuto.stores.pen import Pen
@@ -29,6 +28,7 @@ from tenuto.stores.tape import TapeReader, is_kept
 _SWEEP_S = 5.0
 _JUST_MADE_S = 2.0
 UNREADABLE = "its tape cannot be read"
+NEWER = "its tape is of a newer Tenuto, which alone can read it"
 NEVER_STARTED = "its starter died before the work began"
 _AT_START = "its starter or its keeper died before the start was recorded"
 _KEEPER_DIED = "its keeper died"
@@ -43,12 +43,17 @@ def fold(reader: TapeReader, execution_id: str) -> Execution:
 
 
 def load(project: Project, execution_id: str) -> Execution | None:
-    """Return the execution as its tape stands, without settling anything; None without a tape."""
+    """Return the execution as its tape stands, without settling anything; None without a tape.
+
+    Of a tape that only a newer Tenuto can read, nothing is known.
+    """
     try:
         with TapeReader(project.folder(execution_id)) as reader:
             return fold(reader, execution_id)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
+    except NewerTape:
+        return Execution(execution_id)
 
 
 def settle(project: Project, execution_id: str) -> Execution | None:
@@ -67,11 +72,11 @@ def settle(project: Project, execution_id: str) -> Execution | None:
         if _is_empty(folder) or is_kept(folder):
             return execution  # just being made
         execution = load(project, execution_id) or execution
-        return _lost_unread(execution) if execution.spec is None else execution
+        return _lost_unread(folder, execution) if execution.spec is None else execution
     try:
         execution = load(project, execution_id)
         if execution is not None and _needs_keeper(execution):
-            swept = sweep_after(execution)
+            swept = sweep_after(folder, execution)
             pen.append(_what_happened(folder, execution, swept))
     except OSError:
         return _lost_unwritten(folder, execution) if execution is not None else None
@@ -110,30 +115,44 @@ def output_of(folder: str) -> tuple[int, int]:
     return size, lines
 
 
-def sweep_after(execution: Execution) -> int:
+def sweep_after(folder: str, execution: Execution) -> int:
     """End every process that a dead keeper left; return how many there were."""
     started = execution.started
     known: list[tuple[int, int]] = []
-    group = ""
+    group = cgroup.word(folder)  # it may have died before its start was recorded
     if started is not None and started.boot == procfs.boot_id():
         known = [(started.pid, started.pid_start), (started.keeper_pid, started.keeper_start)]
         known += [(one.pid, one.start) for one in execution.left_behind]
-        group = started.cgroup
+        group = started.cgroup or group
     swept = sweep(execution.id, group, known, _SWEEP_S)
     held = execution.confined
     if held is not None and os.path.basename(held.scratch) == f"tenuto-{execution.id}":
+        from tenuto.keeper.held import (
+            remove_tree,
+        )  # with ctypes and json: too much for each command
+
         remove_tree(held.scratch)
     return swept
 
 
-def _lost_unread(execution: Execution) -> Execution:
-    sweep_after(execution)
-    execution.apply(time.time_ns(), ev.Lost(reason=UNREADABLE))
+def _lost_unread(folder: str, execution: Execution) -> Execution:
+    sweep_after(folder, execution)
+    execution.apply(time.time_ns(), ev.Lost(reason=_why_unread(folder)))
     return execution
 
 
+def _why_unread(folder: str) -> str:
+    try:
+        with TapeReader(folder):
+            return UNREADABLE
+    except NewerTape:
+        return NEWER
+    except OSError:
+        return UNREADABLE
+
+
 def _lost_unwritten(folder: str, execution: Execution) -> Execution:
-    swept = sweep_after(execution)
+    swept = sweep_after(folder, execution)
     execution.apply(time.time_ns(), _what_happened(folder, execution, swept))
     return execution
 
@@ -200,7 +219,8 @@ def rows_from_folders(project: Project) -> list[Row]:
     for execution_id in project.all_ids():
         execution = load(project, execution_id)
         if execution is None or execution.spec is None:
-            row = Row(execution_id, "command", State.LOST, UNREADABLE, "(unreadable)")
+            reason = _why_unread(project.folder(execution_id))
+            row = Row(execution_id, "command", State.LOST, reason, "(unreadable)")
             if execution is not None and is_kept(project.folder(execution_id)):
                 row = Row(execution_id, "command", State.QUEUED)
             born_ns = born_ms(execution_id) * 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -13,12 +13,13 @@ import msgspec
 
 from tenuto import __version__
 from tenuto.core import events as ev
-from tenuto.core.errors import DiskFull, EngineFault, InvalidInput, NotFinished
+from tenuto.core.errors import DiskFull, EngineFault, NotFinished
 from tenuto.core.ids import new_id
 from tenuto.core.listing import Row
 from tenuto.core.ports import Connection, Dispatcher, Store
 from tenuto.core.specs import Limits
 from tenuto.core.states import RESUMABLE, State
+from tenuto.dispatch.control import encode
 from tenuto.engine.holding import held
 from tenuto.engine.recover import fold, output_of, settle, starter_mark
 from tenuto.engine.settings import Settings
@@ -219,21 +220,4 @@ def _job(pen: Pen, execution_id: str, work: Work, size: int = 0, lines: int = 0)
         job["env"] = job.pop("environ")
     if work.vm is not None:
         job["vm"] = work.vm
-    try:
-        return msgspec.json.encode(job)
-    except UnicodeEncodeError:
-        raise InvalidInput(
-            "the command or its environment is not valid UTF-8", "pass valid UTF-8 only"
-        ) from None
-
-
-def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what is not UTF-8: such a variable cannot be handed on."""
-    clean: dict[str, str] = {}
-    for name, value in environ.items():
-        try:
-            (name + value).encode()
-        except UnicodeEncodeError:
-            continue
-        clean[name] = value
-    return clean
+    return encode(job)

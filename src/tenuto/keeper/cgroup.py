@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 _GROUP = "tenuto"
+_WORD = "group"
 
 
 def find_base() -> str:
@@ -61,6 +62,33 @@ def create(base: str) -> str:
     except OSError:
         return ""
     return path
+
+
+def leave_word(path: str, dir_fd: int) -> None:
+    """Say in an execution's folder where its processes will be, before there are any; "" takes it back.
+
+    A keeper that dies before its start is recorded leaves nothing else to find those by that left its
+    tree and cleared their environment. It is a link, and no file: one system call.
+    """
+    try:
+        if path:
+            os.symlink(path, _WORD, dir_fd=dir_fd)
+        else:
+            os.unlink(_WORD, dir_fd=dir_fd)
+    except FileExistsError:  # of a keeper that died here before
+        leave_word("", dir_fd)
+        leave_word(path, dir_fd)
+    except OSError:
+        return  # no room: the start will be recorded, or not even begun
+
+
+def word(folder: str) -> str:
+    """Return the group that a keeper left word of, or ""."""
+    try:
+        path = os.readlink(os.path.join(folder, _WORD))
+    except OSError:
+        return ""
+    return path if os.path.basename(os.path.dirname(path)).startswith(_GROUP) else ""
 
 
 def tidy(base: str) -> None:

@@ -1,15 +1,18 @@
 """Labelled points at which a test can have this very process killed, as a crash would.
 
-TENUTO_FAULT names one label, with an optional `:n` for the n-th time it is passed. In normal use the
-variable is absent and a point costs one comparison.
+TENUTO_FAULT names one label, with an optional `:n` for the n-th time it is passed, and an optional
+`@file` that it waits for before it dies. In normal use the variable is absent and a point costs one
+comparison.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 
-_label, _, _times = os.environ.get("TENUTO_FAULT", "").partition(":")
+_words, _, _file = os.environ.get("TENUTO_FAULT", "").partition("@")
+_label, _, _times = _words.partition(":")
 WANTED = bool(_label)
 _left = int(_times) if _times.isdecimal() else 1
 
@@ -20,6 +23,8 @@ def point(label: str) -> None:
     if label == _label:
         _left -= 1
         if _left <= 0:
+            while _file and not os.path.exists(_file):
+                time.sleep(0.001)
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -61,8 +61,9 @@ class Pen:
 
     @classmethod
     def take_up(cls, folder: str) -> Pen | None:
-        """Become the writer of a tape whose keeper is gone; None where it cannot be read at all.
+        """Become the writer of a tape whose keeper is gone.
 
+        None where it cannot be read, or only by a newer Tenuto: it is left as it is then.
         Raises NotFinished while another process is its writer.
         """
         dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -72,7 +73,7 @@ class Pen:
             os.close(dir_fd)
             raise
         found = frames.find_magic(fd)
-        if found is None:
+        if found is None or found[1] > frames.FORMAT:
             os.close(fd)
             os.close(dir_fd)
             return None

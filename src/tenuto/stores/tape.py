@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Iterator
 
+from tenuto.core.errors import NewerTape
 from tenuto.keeper import frames
 from tenuto.keeper.frames import EVENT, Frame, Gap
 
@@ -19,7 +20,10 @@ class TapeReader:
     """Reads one execution's tape from any place in it; survives damage and replacement."""
 
     def __init__(self, folder: str) -> None:
-        """Open the tape in a folder; raises FileNotFoundError where there is none."""
+        """Open the tape in a folder.
+
+        Raises FileNotFoundError where there is none, NewerTape where it is not to be read.
+        """
         self.folder = folder
         self._path = os.path.join(folder, NAME)
         self._fd = -1
@@ -39,13 +43,23 @@ class TapeReader:
         self._offset = 0
         self._hopped = 0
         self._gaps.clear()
-        self._find_magic()
+        try:
+            self._find_magic()
+        except NewerTape:
+            self.close()
+            raise
 
     def _find_magic(self) -> bool:
         if not self._magic:
             found = frames.find_magic(self._fd)
             if found is not None:
                 self._magic = found[0]
+                if found[1] > frames.FORMAT:
+                    raise NewerTape(
+                        f"the tape in {self.folder} is of format {found[1]}, and this Tenuto reads "
+                        f"up to {frames.FORMAT}",
+                        "read it with the newer Tenuto that wrote it",
+                    )
             self._check_head()
         return bool(self._magic)
 
