@@ -12,6 +12,16 @@ TASKS = "io.modelcontextprotocol/tasks"
 ACTIONS = (
     "kill", "get_async_log", "list_async_executions", "clear_history", "get_progress", "send_stdin",
 )  # fmt: skip
+REPORT = "exec://report"
+RESOURCES = [  # executions are many: they are found by template and by the list tool
+    {
+        "uri": REPORT,
+        "name": "report",
+        "title": "What runs now",
+        "description": "The execution report; updated while anything runs.",
+        "mimeType": "text/plain",
+    }
+]
 LANGUAGES = ("js", "ts", "python", "node", "deno", "bash")
 
 INSTRUCTIONS = """\

@@ -14,7 +14,7 @@ from tenuto.core.ids import is_id
 from tenuto.core.quantities import iso
 from tenuto.core.states import State
 from tenuto.mcp import replies
-from tenuto.mcp.catalogue import INSTRUCTIONS
+from tenuto.mcp.catalogue import INSTRUCTIONS, REPORT, RESOURCES
 from tenuto.mcp.pages import START
 from tenuto.mcp.replies import Reply
 from tenuto.mcp.server import Request, plain
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _URI = re.compile(r"exec://([0-9a-f-]{36})/(log|state)")
 _POLL_SOON_MS = 1000
 _POLL_MOST_MS = 5000
-REPORT = "exec://report"
 
 
 class Executions:
@@ -118,16 +117,8 @@ class Executions:
     # Resources
 
     def resources(self) -> list[dict[str, Any]]:
-        """Return the report; executions are many, and found by template and the list tool."""
-        return [
-            {
-                "uri": REPORT,
-                "name": "report",
-                "title": "What runs now",
-                "description": "The execution report; updated while anything runs.",
-                "mimeType": "text/plain",
-            }
-        ]
+        """Return those that are always there."""
+        return RESOURCES
 
     def templates(self) -> list[dict[str, Any]]:
         """Return the templates of an execution's log and state."""
