@@ -90,7 +90,7 @@ class Service:
     async def _completed(self, reply: Reply) -> Reply:
         """Add the running list, and take known secrets out."""
         text, data = replies.listed(await self._running(reply))
-        whole = {**reply.data, "running": data}
+        whole = {**reply.data, **data}
         clean: Any = self.redactor.data(whole)
         return msgspec.structs.replace(
             reply, text=self.redactor.text(f"{reply.text}\n\n{text}"), data=clean
