@@ -155,6 +155,23 @@ def test_long_output_reaches_the_model_whole_page_by_page(client: Client, wide: 
     assert len(shown) > 2 and shown[-1].ended
 
 
+@pytest.mark.promise("M3", "X6")
+@pytest.mark.parametrize("client", ["codex"], indirect=True)
+def test_a_model_that_codex_does_not_know_needs_shorter_pages(client: Client):
+    """It cuts results at 10 KB then, in the middle; and shows the tools without a search."""
+    client.searches = False
+    folder = client.home.base / ".codex"
+    config = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(config.replace('"gpt-5.5"', '"my-own-model"'))
+    (client.home.folder / "tenuto.toml").write_text(
+        next(iter(re.findall(r"`(mcp.output = .+?)`", DOCS.read_text())))
+    )
+    job = "for i in range(400): print(f'row-{i} ' + 'x' * 40)"
+    shown = client.run(Call("execute", code=job, language="python"), *[read_on()] * 30)
+    assert [row for one in shown for row in one.rows()] == list(range(400))
+    assert len(shown) > 2 and shown[-1].ended
+
+
 @pytest.mark.promise("M4")
 def test_the_documents_name_the_versions_that_were_seen():
     pinned = json.loads((Path(__file__).parent / "node" / "package.json").read_text())

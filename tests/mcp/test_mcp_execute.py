@@ -284,3 +284,23 @@ def test_a_session_keeps_variables_between_calls(place: Place):
     wire.data("execute", code="x = 20", language="python", session="s")
     assert wire.data("execute", code="x + 1", language="python", session="s")["value"] == 21
     assert wire.call("execute", code="x", language="python", session="other")["isError"]
+
+
+@pytest.mark.promise("X14", "M1")
+def test_a_setting_gives_a_client_a_session_for_all_its_code(place: Place):
+    place.env["TENUTO_SESSION"] = "main"
+    wire = place.wire()
+    wire.data("execute", code="x = 20", language="python")
+    wire.data("execute", code="const x = 30")
+    assert wire.data("execute", code="x + 1", language="python")["value"] == 21
+    assert wire.data("execute", code="let y: number = x + 1; y", language="ts")["value"] == 31
+    wire.leave()
+    again = place.wire()  # it is the project's, not the connection's
+    assert again.data("execute", code="x + 2", language="python")["value"] == 22
+    assert again.call("execute", code="x", language="python", session="")["isError"]
+    assert again.call("execute", code="x", language="python", session="other")["isError"]
+    assert again.call("execute", code="x", language="python", limits={"memory": "1G"})["isError"]
+    assert again.data("execute", code="echo up", language="bash")["output"] == "up"
+    assert again.data("execute", command=["echo", "up"])["output"] == "up"
+    names = {one["name"] for one in place.document("sessions")}
+    assert names == {"main-js", "main-python", "other"}

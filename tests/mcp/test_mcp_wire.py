@@ -56,6 +56,22 @@ def test_on_cancel_kill_is_a_setting(place: Place):
     assert ended["state"] == "killed"
 
 
+@pytest.mark.promise("M3", "X8")
+def test_on_cancel_kill_kills_when_the_client_leaves_and_only_what_it_waits_for(place: Place):
+    place.env["TENUTO_ON_CANCEL"] = "kill"
+    wire = place.wire()
+    other = wire.data("execute", command=["sleep", "600"], wait=0)["execution_id"]
+    wire.ask(
+        "tools/call", name="execute", arguments={"code": SLEEP, "language": "python", "wait": 500}
+    )
+    limit = time.monotonic() + 60
+    while len(said := [one for one in place.document("ps") if one["output_lines"]]) != 1:
+        assert time.monotonic() < limit
+    assert wire.leave() == 0
+    assert place.document("show", said[0]["id"])["state"] == "killed"
+    assert place.document("show", other)["state"] == "running"
+
+
 @pytest.mark.promise("M3", "X11")
 def test_a_client_that_leaves_ends_the_server_and_not_the_work(place: Place):
     wire = place.wire()

@@ -144,7 +144,7 @@ Long output is cut at {limit} or 1500 lines; the cursor goes on where it was cut
         "session": {
             "type": "string",
             "description": "Name of a session whose variables persist between calls "
-            "(js, ts, python).",
+            '(js, ts, python); "" for none where the settings name one.',
         },
         "env": {
             "type": "object",
