@@ -44,13 +44,12 @@ class Greeter:
         method, given = _request(message)
         if self._version or method != "subscriptions/listen" or given is None:
             return None
-        wanted: Any = given.get("notifications")
+        wanted = given.get("notifications")
         if set(given) != {"_meta", "notifications"} or not _is_modern(given["_meta"]):
             return None
-        plain = isinstance(wanted, dict) and wanted.keys() <= _CHANGES  # pyright: ignore
-        if not plain or not all(one is True for one in wanted.values()):
+        if not isinstance(wanted, dict) or not _are_changes(cast("dict[str, Any]", wanted)):
             return None
-        params = {"_meta": {SUBSCRIPTION: message["id"]}, "notifications": wanted}
+        params: dict[str, Any] = {"_meta": {SUBSCRIPTION: message["id"]}, "notifications": wanted}
         return {"jsonrpc": "2.0", "method": ACKNOWLEDGED, "params": params}
 
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any] | None:
@@ -127,12 +126,18 @@ def _modern_era(method: object, params: dict[str, Any]) -> dict[str, Any] | None
 
 def _is_modern(meta: Any) -> bool:
     """Tell whether a request carries what the newest version asks for, in an ordinary form."""
-    if not isinstance(meta, dict) or meta.get(_META + "protocolVersion") != MODERN_VERSION:  # pyright: ignore
+    if not isinstance(meta, dict):
         return False
-    capabilities: Any = meta.get(_META + "clientCapabilities")  # pyright: ignore
-    client: Any = meta.get(_META + "clientInfo")  # pyright: ignore
+    given = cast("dict[str, Any]", meta)
+    if given.get(_META + "protocolVersion") != MODERN_VERSION:
+        return False
+    capabilities, client = given.get(_META + "clientCapabilities"), given.get(_META + "clientInfo")
     ordinary = client is None or _is_client(client)
     return ordinary and (capabilities == {} or _are_capabilities(capabilities))
+
+
+def _are_changes(wanted: dict[str, Any]) -> bool:
+    return wanted.keys() <= _CHANGES and all(one is True for one in wanted.values())
 
 
 def _is_client(client: Any) -> bool:
