@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_help import Place
+from npm_help import missing
 from scripted_model import Call, Model, Step
 
 DOCS = Path(__file__).parents[2] / "docs" / "mcp.md"
@@ -126,7 +127,8 @@ class Client:
 
     def __init__(self, packages: Path, home: Home, model: Model) -> None:
         found = sorted(packages.glob(self.program))
-        assert found, f"{self.program} is not installed"
+        if not found:
+            missing(f"{self.program}, a program for this machine")
         self.path = str(found[0])
         self.home = home
         self.model = model
