@@ -34,11 +34,6 @@ class Home(Place):
         del self.env["TENUTO_HOME"]
         self.home = self.folder / ".tenuto"
 
-    def settings(self, **values: Any) -> None:
-        """Write the project's settings."""
-        lines = [f"{name} = {json.dumps(value)}\n" for name, value in values.items()]
-        (self.folder / "tenuto.toml").write_text("".join(lines))
-
     def gone(self) -> None:
         """Wait until nothing runs any more that was started under this home."""
         mark = f"HOME={self.base}".encode()
@@ -121,7 +116,7 @@ class Client:
     """One of the clients; `timeout` is its own for tool calls, in seconds."""
 
     name = ""
-    rows = ""  # its row in docs/mcp.md
+    row = ""  # in docs/mcp.md
     program = ""  # where its package has the program
     searches = False  # its model has to look for our tools first
 
@@ -179,7 +174,7 @@ class Client:
 
 class Claude(Client):
     name = "claude"
-    rows = "Claude Code"
+    row = "Claude Code"
     program = "@anthropic-ai/claude-code-linux-*/claude"
 
     def variables(self) -> dict[str, str]:
@@ -195,7 +190,7 @@ class Claude(Client):
         }
 
     def add(self) -> None:
-        words = quoted(documented(self.rows))[0].split()
+        words = quoted(documented(self.row))[0].split()
         assert words[0] == "claude"
         done = subprocess.run(
             [self.path, *words[1:]], cwd=self.home.folder, env=self.env, timeout=PATIENCE,
@@ -214,7 +209,7 @@ class Claude(Client):
 
 class Codex(Client):
     name = "codex"
-    rows = "Codex"
+    row = "Codex"
     program = "@openai/codex-linux-*/vendor/*/bin/codex"
     searches = True  # with the models it knows, it keeps tools of servers behind a search
 
@@ -241,7 +236,7 @@ stream_max_retries = 1
 supports_websockets = false
 """
         )
-        words = quoted(documented(self.rows))[0].split()
+        words = quoted(documented(self.row))[0].split()
         assert words[0] == "codex"
         done = subprocess.run(
             [self.path, *words[1:]], cwd=self.home.folder, env=self.env, timeout=PATIENCE,
@@ -259,7 +254,7 @@ supports_websockets = false
 
 class OpenCode(Client):
     name = "opencode"
-    rows = "OpenCode"
+    row = "OpenCode"
     program = "opencode-linux-*/bin/opencode"
 
     def variables(self) -> dict[str, str]:
@@ -286,7 +281,7 @@ class OpenCode(Client):
         }
 
     def add(self) -> None:
-        (snippet,) = [one for one in quoted(documented(self.rows)) if "{" in one]
+        (snippet,) = [one for one in quoted(documented(self.row)) if "{" in one]
         self.config = json.loads("{" + snippet + "}")
 
     def command(self, prompt: str) -> list[str]:

@@ -163,9 +163,8 @@ def test_a_model_that_codex_does_not_know_needs_shorter_pages(client: Client):
     folder = client.home.base / ".codex"
     config = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(config.replace('"gpt-5.5"', '"my-own-model"'))
-    (client.home.folder / "tenuto.toml").write_text(
-        next(iter(re.findall(r"`(mcp.output = .+?)`", DOCS.read_text())))
-    )
+    (setting,) = re.findall(r"`(mcp\.output = .+?)`", DOCS.read_text())
+    (client.home.folder / "tenuto.toml").write_text(setting)
     job = "for i in range(400): print(f'row-{i} ' + 'x' * 40)"
     shown = client.run(Call("execute", code=job, language="python"), *[read_on()] * 30)
     assert [row for one in shown for row in one.rows()] == list(range(400))
