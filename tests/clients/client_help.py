@@ -33,6 +33,9 @@ class Home(Place):
         # a client may hand its servers a few variables only; HOME is among them
         del self.env["TENUTO_HOME"]
         self.home = self.folder / ".tenuto"
+        # what a client that is killed leaves lying about goes with the test
+        self.env["TMPDIR"] = str(folder / "tmp")
+        (folder / "tmp").mkdir()
 
     def gone(self) -> None:
         """Wait until nothing runs any more that was started under this home."""
