@@ -56,4 +56,5 @@ lock: setup ## lock the dependencies again after a change in pyproject.toml
 
 clean: ## remove everything that can be made again
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
+	rm -rf tests/*/node/installed
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

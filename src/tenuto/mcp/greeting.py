@@ -14,6 +14,9 @@ from tenuto.mcp import catalogue
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN_VERSION = "2026-07-28"
 _META = "io.modelcontextprotocol/"
+SUBSCRIPTION = _META + "subscriptionId"
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+_CHANGES = {"toolsListChanged", "resourcesListChanged"}
 _INFO = {"name": "tenuto", "version": __version__}
 
 
@@ -26,18 +29,28 @@ class Greeter:
 
     def answer(self, message: Any) -> dict[str, Any] | None:
         """Return the result for an ordinary first question, or None to leave it to the SDK."""
-        if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":  # pyright: ignore
+        method, given = _request(message)
+        if given is None:
             return None
-        request = cast("dict[str, Any]", message)
-        number = request.get("id")
-        params: Any = request.get("params", {})
-        whole = isinstance(number, (int, str)) and not isinstance(number, bool)
-        if not whole or not isinstance(params, dict):
-            return None
-        method, given = request.get("method"), cast("dict[str, Any]", params)
         if method == "initialize":
             return self._initialize(given)
         return (_handshake_era if self._version else _modern_era)(method, given)
+
+    def acknowledge(self, message: Any) -> dict[str, Any] | None:
+        """Return the notification that opens a stream of changes, if that is all that is wanted.
+
+        Claude Code asks for nothing else before it has it. The stream itself is the SDK's.
+        """
+        method, given = _request(message)
+        if self._version or method != "subscriptions/listen" or given is None:
+            return None
+        wanted = given.get("notifications")
+        if set(given) != {"_meta", "notifications"} or not _is_modern(given["_meta"]):
+            return None
+        if not isinstance(wanted, dict) or not _are_changes(cast("dict[str, Any]", wanted)):
+            return None
+        params: dict[str, Any] = {"_meta": {SUBSCRIPTION: message["id"]}, "notifications": wanted}
+        return {"jsonrpc": "2.0", "method": ACKNOWLEDGED, "params": params}
 
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any] | None:
         version, client = params.get("protocolVersion"), params.get("clientInfo")
@@ -58,6 +71,18 @@ class Greeter:
         }
 
 
+def _request(message: Any) -> tuple[object, dict[str, Any] | None]:
+    """Return a request's method and params; no params if it is not of the ordinary form."""
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":  # pyright: ignore
+        return None, None
+    request = cast("dict[str, Any]", message)
+    number, params = request.get("id"), request.get("params", {})
+    whole = isinstance(number, (int, str)) and not isinstance(number, bool)
+    if not whole or not isinstance(params, dict):
+        return None, None
+    return request.get("method"), cast("dict[str, Any]", params)
+
+
 def _handshake_era(method: object, params: dict[str, Any]) -> dict[str, Any] | None:
     if set(params) - {"_meta"} or not isinstance(params.get("_meta", {}), dict):
         return None
@@ -65,19 +90,13 @@ def _handshake_era(method: object, params: dict[str, Any]) -> dict[str, Any] | N
         return None
     if method == "tools/list":
         return {"tools": _tools()}
+    if method == "resources/list":
+        return {"resources": catalogue.RESOURCES}
     return {} if method == "ping" else None
 
 
 def _modern_era(method: object, params: dict[str, Any]) -> dict[str, Any] | None:
-    meta: Any = params.get("_meta")
-    if set(params) != {"_meta"} or not isinstance(meta, dict):
-        return None
-    if meta.get(_META + "protocolVersion") != MODERN_VERSION:  # pyright: ignore
-        return None
-    capabilities: Any = meta.get(_META + "clientCapabilities")  # pyright: ignore
-    client: Any = meta.get(_META + "clientInfo")  # pyright: ignore
-    ordinary = client is None or _is_client(client)
-    if not ordinary or (capabilities != {} and not _are_capabilities(capabilities)):
+    if set(params) != {"_meta"} or not _is_modern(params["_meta"]):
         return None
     common = {
         "resultType": "complete",
@@ -87,6 +106,9 @@ def _modern_era(method: object, params: dict[str, Any]) -> dict[str, Any] | None
     }
     if method == "tools/list":
         return {**common, "tools": _tools()}
+    if method == "resources/list":
+        changing = {"ttlMs": 0, "cacheScope": "private"}
+        return {**common, **changing, "resources": catalogue.RESOURCES}
     if method == "server/discover":
         return {
             **common,
@@ -100,6 +122,22 @@ def _modern_era(method: object, params: dict[str, Any]) -> dict[str, Any] | None
             "instructions": catalogue.INSTRUCTIONS,
         }
     return None
+
+
+def _is_modern(meta: Any) -> bool:
+    """Tell whether a request carries what the newest version asks for, in an ordinary form."""
+    if not isinstance(meta, dict):
+        return False
+    given = cast("dict[str, Any]", meta)
+    if given.get(_META + "protocolVersion") != MODERN_VERSION:
+        return False
+    capabilities, client = given.get(_META + "clientCapabilities"), given.get(_META + "clientInfo")
+    ordinary = client is None or _is_client(client)
+    return ordinary and (capabilities == {} or _are_capabilities(capabilities))
+
+
+def _are_changes(wanted: dict[str, Any]) -> bool:
+    return wanted.keys() <= _CHANGES and all(one is True for one in wanted.values())
 
 
 def _is_client(client: Any) -> bool:

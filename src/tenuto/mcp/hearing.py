@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tenuto.engine.goals import Waiting
 
 EVERY_S = 5.0
+FIRST_S = 1.0  # the client has waited longer than we know: the server may just have started
 SOONEST_S = 0.5
 _MOST = 2000
 
@@ -35,14 +36,15 @@ class Hearing:
         self._id = execution_id
         self._listener = listener
         self._redactor = redactor
-        self._began = self._told = time.monotonic()
+        self._began = time.monotonic()
+        self._told = self._began - EVERY_S + FIRST_S
         self._seen = 0
 
     async def __call__(self, waiting: Waiting) -> float:
         """Tell if it is time to; return the seconds after which it is time again."""
         now = time.monotonic()
         fresh = waiting.chunks[self._seen :]
-        due = self._told + (SOONEST_S if fresh else EVERY_S)
+        due = max(self._told, self._began) + SOONEST_S if fresh else self._told + EVERY_S
         if now < due:
             return due - now
         text = b"".join(chunk.data for chunk in fresh)[-_MOST:].decode("utf-8", "replace").strip()

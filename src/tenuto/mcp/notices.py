@@ -23,9 +23,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from tenuto.core.errors import TenutoError
 from tenuto.core.execution import Snapshot
 from tenuto.core.quantities import brief_duration
+from tenuto.mcp.catalogue import REPORT
 from tenuto.mcp.replies import state_words
 from tenuto.mcp.service import Service
-from tenuto.mcp.surface import REPORT
 
 Context = ServerRequestContext[Any, Any]
 _LOOK_S = 1.0

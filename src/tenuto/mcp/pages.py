@@ -17,7 +17,11 @@ from tenuto.core.quantities import brief_size, iso
 
 _MOST = 2**62
 _NEAR = 4096
-_STAMP = 31  # what a line's time takes
+STAMP = 31  # what a line's time takes
+MOST_LINES = 1500  # OpenCode cuts an answer at 2000
+_PAIRS = b'"\\\n\r\t'  # written as two characters
+_NO_PAIRS = bytes(set(range(256)) - set(_PAIRS))
+_NO_CODES = bytes(set(range(256)) - set(range(32)) | set(_PAIRS))  # all that needs no \u001b
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -65,12 +69,59 @@ class Page(msgspec.Struct, frozen=True):
         return shown
 
 
+class Room:
+    """What one answer still has room for: so much text as JSON writes it, and so many lines.
+
+    Clients show the text or the data; in the data a newline or a quote takes two characters. Some
+    of them cut long answers in their own way, and the cursor with it: by lines, too.
+    """
+
+    def __init__(self, limit: int, per_line: int) -> None:
+        """Take the size, and what each line takes in addition."""
+        self._size = limit
+        self._lines = MOST_LINES
+        self._per_line = per_line
+
+    def take(self, data: bytes) -> int:
+        """Return how many of the bytes fit, whole lines if possible; they are taken."""
+        at = 0
+        while at < len(data):
+            end = data.find(b"\n", at) + 1 or len(data)
+            ends = data[end - 1] == 10  # a piece that ends no line takes no more than itself
+            takes = _written(data[at:end]) + self._per_line * ends
+            if takes > self._size or not self._lines:
+                return at + self._part(data[at:end])
+            self._size -= takes
+            self._lines -= ends
+            at = end
+        return at
+
+    def _part(self, line: bytes) -> int:
+        """Return how much of a line fits that does not fit as a whole."""
+        size = self._size - self._per_line if self._lines else 0
+        end = min(len(line), max(0, size))
+        while end and (takes := _written(line[:end])) > size:
+            end = end * size // takes
+        return end
+
+    def holds(self, data: bytes) -> bool:
+        """Tell whether all of it fits; it is taken then."""
+        return self.take(data) == len(data)
+
+
+def _written(data: bytes) -> int:
+    """Return how many characters JSON takes for it."""
+    return (
+        len(data) + len(data.translate(None, _NO_PAIRS)) + 5 * len(data.translate(None, _NO_CODES))
+    )
+
+
 def page_of(snapshot: Snapshot, place: Cursor, limit: int, stamps: bool, tail: str = "") -> Page:
     """Return the snapshot's output from a place on, at most `limit` bytes of it.
 
     Where it is cut, the text says so, with the last lines (`tail`) behind.
     """
-    chunks, cursor, cut = _fit(snapshot, place, limit, _STAMP if stamps else 0)
+    chunks, cursor, cut = _fit(snapshot, place, limit, STAMP if stamps else 0)
     text = stamped(chunks) if stamps else _plain(chunks)
     if cut:
         text += (
@@ -87,15 +138,14 @@ def _fit(
     """Return what fits, where it ends, and whether there is more."""
     kept: list[Chunk] = []
     sizes: dict[int, tuple[int, int]] = {}  # by frame: what was given before, and how large it is
-    room = limit
+    room = Room(limit, per_line)
     cut = snapshot.truncated
     for chunk in snapshot.chunks:
         # where the frame is another one, the history was cleared meanwhile
         given = place.skip if chunk.seq == place.after + 1 else 0
         data = chunk.data[given:]
         sizes[chunk.seq] = (given, len(chunk.data))
-        fits = _share(data, room, per_line)
-        room -= len(data) + per_line * data.count(b"\n")
+        fits = room.take(data)
         if fits:
             kept.append(msgspec.structs.replace(chunk, data=data[:fits]))
         if fits < len(data):
@@ -109,20 +159,6 @@ def _fit(
     if given + len(last.data) < size:
         return kept, Cursor(last.seq - 1, given + len(last.data)), cut
     return kept, Cursor(last.seq if cut else max(last.seq, snapshot.next_seq)), cut
-
-
-def _share(data: bytes, room: int, per_line: int) -> int:
-    """Return how many bytes fit, where each line takes some more."""
-    if not per_line:
-        return min(max(0, room), len(data))
-    at = 0
-    while room > 0 and at < len(data):
-        line = data.find(b"\n", at) + 1 or len(data)
-        takes = line - at + per_line
-        if takes > room:
-            return at + min(line - at, max(0, room - per_line))
-        at, room = line, room - takes
-    return at
 
 
 def _to_line(kept: list[Chunk]) -> list[Chunk]:

@@ -12,7 +12,7 @@ from tenuto.core.quantities import brief_duration, parse_duration
 from tenuto.mcp import replies
 from tenuto.mcp.arguments import Arguments
 from tenuto.mcp.hearing import Hearing
-from tenuto.mcp.pages import Cursor, parse_cursor
+from tenuto.mcp.pages import STAMP, Cursor, Room, parse_cursor
 from tenuto.mcp.replies import Reply
 
 if TYPE_CHECKING:
@@ -56,10 +56,9 @@ async def _tail(service: Service, execution_id: str, lines: int) -> Reply:
     last = chunks[-1].seq if chunks else -1
     # from the end backwards: the newest lines matter here
     kept: list[Chunk] = []
-    room = service.limit
+    room = Room(service.limit, STAMP)
     for chunk in reversed(chunks):
-        room -= len(chunk.data)
-        if room < 0:
+        if not room.holds(chunk.data):
             break
         kept.append(chunk)
     shown = msgspec.structs.replace(snapshot, chunks=tuple(kept[::-1]), next_seq=last)

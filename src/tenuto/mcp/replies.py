@@ -144,9 +144,9 @@ def _shown(value: Any) -> str:
         return str(value)
 
 
-def listed(running: tuple[ReportLine, ...] | list[ReportLine]) -> tuple[str, list[dict[str, Any]]]:
-    """Return the running list as text and as data."""
-    data: list[dict[str, Any]] = [
+def listed(running: tuple[ReportLine, ...] | list[ReportLine]) -> tuple[str, dict[str, Any]]:
+    """Return the running list as text and as data; a long one with its first ones and their number."""
+    shown: list[dict[str, Any]] = [
         {
             "execution_id": one.id,
             "state": one.state,
@@ -155,18 +155,21 @@ def listed(running: tuple[ReportLine, ...] | list[ReportLine]) -> tuple[str, lis
             "async": one.is_async,
             "title": one.title[:_TITLE],
         }
-        for one in running
+        for one in running[:_SHOWN_RUNNING]
     ]
-    if not data:
+    data: dict[str, Any] = {"running": shown}
+    if not shown:
         return "Running now: nothing.", data
     lines = [
         f"- {one['execution_id']} {one['state']}, {brief_duration(one['duration_s'])}, "
         f"{one['output_lines']} lines: {one['title']}"
-        for one in data[:_SHOWN_RUNNING]
+        for one in shown
     ]
-    if len(data) > _SHOWN_RUNNING:
-        lines.append(f"- and {len(data) - _SHOWN_RUNNING} more: see list()")
-    return f"Running now ({len(data)}):\n" + "\n".join(lines), data
+    more = len(running) - len(shown)
+    if more:
+        lines.append(f"- and {more} more: see list()")
+        data["running_more"] = more
+    return f"Running now ({len(running)}):\n" + "\n".join(lines), data
 
 
 def refused(error: TenutoError) -> Reply:

@@ -29,6 +29,7 @@ _CROWD = 8  # from so many on, looking at all of them is worth sharing for longe
 _CROWD_AGE_S = 1.0
 _LAST_LINES = 10
 _LAST_BYTES = 2048
+_SESSIONS = {"js": "js", "ts": "js", "python": "python"}
 _LIMITS: dict[str, Callable[[Any], Any]] = {
     "memory": parse_size,
     "file_size": parse_size,
@@ -90,7 +91,7 @@ class Service:
     async def _completed(self, reply: Reply) -> Reply:
         """Add the running list, and take known secrets out."""
         text, data = replies.listed(await self._running(reply))
-        whole = {**reply.data, "running": data}
+        whole = {**reply.data, **data}
         clean: Any = self.redactor.data(whole)
         return msgspec.structs.replace(
             reply, text=self.redactor.text(f"{reply.text}\n\n{text}"), data=clean
@@ -163,9 +164,10 @@ class Service:
             "idle": _seconds(given.get("idle")),
             "detached": given.get("wait") == 0,
         }
-        for name in ("session", "sandbox"):
-            if given.get(name) is not None:
-                options[name] = given.get(name)
+        if given.get("sandbox") is not None:
+            options["sandbox"] = given.get("sandbox")
+        if session := self._session(given):
+            options["session"] = session
         code, command = given.get("code"), given.get("command")
         if code is not None and command is not None:
             raise InvalidInput("both code and a command are given", "give one of them")
@@ -181,6 +183,19 @@ class Service:
         except asyncio.CancelledError:
             self._leave(execution_id, 0.0, starting)
             raise
+
+    def _session(self, given: Arguments) -> str | None:
+        """Return the session to run in: the one named, or the client's own if the settings name it.
+
+        That one is two, for a session has one language. What is confined in its own way is no part
+        of it; "" is none.
+        """
+        named, own = given.get("session"), self.engine.settings.session
+        language = given.get("language") or "js"
+        apart = given.get("code") is None or given.get("limits") or given.get("sandbox")
+        if named is not None or own is None or apart or language not in _SESSIONS:
+            return named
+        return f"{own}-{_SESSIONS[language]}"
 
     def wait_of(self, given: object) -> float:
         """Return how many seconds to wait: as asked, or as the settings say."""

@@ -16,6 +16,7 @@ from mcp.shared._context_streams import create_context_streams
 from mcp.shared.message import SessionMessage
 
 from tenuto.mcp.front import Front
+from tenuto.mcp.greeting import ACKNOWLEDGED, SUBSCRIPTION
 from tenuto.mcp.opening import opened
 
 _ATOMIC = select.PIPE_BUF  # a writable pipe or socket takes so much without blocking
@@ -63,7 +64,7 @@ async def _streams(front: Front) -> AsyncGenerator[tuple[Any, Any]]:
         async with outbox_out:
             async for item in outbox_out:
                 message = item.message
-                if isinstance(message, types.JSONRPCResponse) and front.was_answered(message.id):
+                if _is_second(message, front):
                     continue
                 text = message.model_dump_json(by_alias=True, exclude_unset=True)
                 if not await _write(front.wire.write_fd, text.encode() + b"\n"):
@@ -79,6 +80,16 @@ async def _streams(front: Front) -> AsyncGenerator[tuple[Any, Any]]:
         with anyio.move_on_after(_LAST_WORDS_S):
             await outbox.aclose()
         group.cancel_scope.cancel()
+
+
+def _is_second(message: types.JSONRPCMessage, front: Front) -> bool:
+    """Tell whether the front said this already, while the SDK was loading."""
+    if isinstance(message, types.JSONRPCResponse):
+        return front.was_answered(message.id)
+    if isinstance(message, types.JSONRPCNotification) and message.method == ACKNOWLEDGED:
+        meta: Any = (message.params or {}).get("_meta") or {}
+        return front.was_acknowledged(meta.get(SUBSCRIPTION))
+    return False
 
 
 async def _write(fd: int, data: bytes) -> bool:

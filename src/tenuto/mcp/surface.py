@@ -14,7 +14,7 @@ from tenuto.core.ids import is_id
 from tenuto.core.quantities import iso
 from tenuto.core.states import State
 from tenuto.mcp import replies
-from tenuto.mcp.catalogue import INSTRUCTIONS
+from tenuto.mcp.catalogue import INSTRUCTIONS, REPORT, RESOURCES
 from tenuto.mcp.pages import START
 from tenuto.mcp.replies import Reply
 from tenuto.mcp.server import Request, plain
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _URI = re.compile(r"exec://([0-9a-f-]{36})/(log|state)")
 _POLL_SOON_MS = 1000
 _POLL_MOST_MS = 5000
-REPORT = "exec://report"
 
 
 class Executions:
@@ -46,12 +45,17 @@ class Executions:
         return self.service.tools
 
     async def call(self, name: str, arguments: dict[str, Any], request: Request) -> dict[str, Any]:
-        """Answer a call: its result, or a task where the work goes on and the client takes one."""
+        """Answer a call: its result, or a task where the work goes on and the client takes one.
+
+        A program that asks for input at once is handed over in any case: clients do not show a
+        task's state to the model, which is the one to answer.
+        """
         if not self.service.knows(name):
             raise KeyError(name)
         reply = await self.service.call(name, arguments, request)
         starts = name == "execute" and arguments.get("action") is None
-        if reply.open_id and starts and request.takes_tasks:
+        asks = reply.data.get("waiting_for") == "input"
+        if reply.open_id and starts and not asks and request.takes_tasks:
             snapshot = await self.service.engine.show(reply.open_id)
             if not snapshot.done:
                 return {"resultType": "task", **_seed(snapshot)}
@@ -118,16 +122,8 @@ class Executions:
     # Resources
 
     def resources(self) -> list[dict[str, Any]]:
-        """Return the report; executions are many, and found by template and the list tool."""
-        return [
-            {
-                "uri": REPORT,
-                "name": "report",
-                "title": "What runs now",
-                "description": "The execution report; updated while anything runs.",
-                "mimeType": "text/plain",
-            }
-        ]
+        """Return those that are always there."""
+        return RESOURCES
 
     def templates(self) -> list[dict[str, Any]]:
         """Return the templates of an execution's log and state."""
