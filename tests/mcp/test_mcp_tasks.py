@@ -59,7 +59,7 @@ def test_a_task_is_answered_by_the_next_server_after_kill_9(place: Place):
 @pytest.mark.promise("M3", "X7")
 def test_a_task_that_waits_for_stdin_asks_and_takes_the_answer(place: Place):
     wire = place.wire(capabilities=DECLARED)
-    task = wire.call("execute", code=ASK, language="python", wait=0)
+    task = wire.call("execute", code=ASK, language="python", wait=30)
     asking = settled(wire, task["taskId"], "input_required")
     ((key, asked),) = asking["inputRequests"].items()
     assert asked["method"] == "elicitation/create" and "name?" in asked["params"]["message"]
@@ -70,19 +70,6 @@ def test_a_task_that_waits_for_stdin_asks_and_takes_the_answer(place: Place):
     assert ack["resultType"] == "complete" and "taskId" not in ack
     done = settled(wire, task["taskId"], "completed")
     assert "Hello, Alice!" in text(done["result"])
-
-
-@pytest.mark.promise("M3", "X3")
-def test_a_wait_that_ends_because_the_program_asks_says_so_instead_of_a_task(place: Place):
-    """A model is not shown a task's state; it is the one who can answer."""
-    wire = place.wire(capabilities=DECLARED)
-    asked = wire.call("execute", code=ASK, language="python", wait=30)
-    assert asked["resultType"] == "complete" and "It waits for input on stdin." in text(asked)
-    data = asked["structuredContent"]
-    assert data["waiting_for"] == "input" and "send_input(" in data["next"][0]
-    assert "Hello, Bo!" in text(
-        wire.call("send_input", execution_id=data["execution_id"], text="Bo", wait_s=20)
-    )
 
 
 @pytest.mark.promise("M3", "X8")

@@ -45,17 +45,12 @@ class Executions:
         return self.service.tools
 
     async def call(self, name: str, arguments: dict[str, Any], request: Request) -> dict[str, Any]:
-        """Answer a call: its result, or a task where the work goes on and the client takes one.
-
-        A program that asks for input at once is handed over in any case: clients do not show a
-        task's state to the model, which is the one to answer.
-        """
+        """Answer a call: its result, or a task where the work goes on and the client takes one."""
         if not self.service.knows(name):
             raise KeyError(name)
         reply = await self.service.call(name, arguments, request)
         starts = name == "execute" and arguments.get("action") is None
-        asks = reply.data.get("waiting_for") == "input"
-        if reply.open_id and starts and not asks and request.takes_tasks:
+        if reply.open_id and starts and request.takes_tasks:
             snapshot = await self.service.engine.show(reply.open_id)
             if not snapshot.done:
                 return {"resultType": "task", **_seed(snapshot)}
