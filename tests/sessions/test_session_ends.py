@@ -81,6 +81,24 @@ async def test_a_cell_killed_before_its_turn_leaves_the_session_alone(engine: En
 
 
 @pytest.mark.promise("X14")
+async def test_an_interrupt_reaches_a_program_that_is_only_just_started(engine: Engine) -> None:
+    cell = Python(engine)
+    await cell.value("import os, signal, time; x, got = 5, []")
+    # Whoever waits for a program, as os.system does, may not listen; and this one was not there yet.
+    code = (
+        "old = signal.signal(signal.SIGINT, lambda *_: got.append(1))\n"
+        "print('up', flush=True)\n"
+        "while not got: time.sleep(0.01)\n"
+        "how = os.waitpid(os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', '600'), 0)[1]\n"
+        "signal.signal(signal.SIGINT, old)\n"
+    )
+    running = await cell.start(code)
+    await word(engine, running, "up")
+    await engine.interrupt(running)
+    assert await cell.value("[x, os.WTERMSIG(how)]") == [5, signal.SIGINT]
+
+
+@pytest.mark.promise("X14")
 async def test_an_interrupt_is_a_keyboard_interrupt_and_the_session_lives(engine: Engine) -> None:
     cell = Python(engine)
     await cell.value("import time, os, subprocess; seen = []")

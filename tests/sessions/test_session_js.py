@@ -275,7 +275,8 @@ async def test_many_cells_leave_nothing_behind_in_the_vm(engine: Engine, project
         await cell.value("n += 1")
     await asyncio.gather(*(cell.value("n += 1") for _ in range(20)))
     assert await cell.value("n") == 51
-    assert [len(os.listdir(f"/proc/{pid}/fd")) for pid in (keeper, worker)] == before
+    after = [len(os.listdir(f"/proc/{pid}/fd")) for pid in (keeper, worker)]
+    assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)
 
 
 @pytest.mark.promise("X14", "U1")

@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import signal
+import time
 from collections import deque
 
 from tenuto.keeper import control, procfs, sweep, verdict
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _PASSED = 4
 _ID_MOST = 100
+_BORN_S, _BORN_MOST_S = 0.1, 2.0
 
 
 class _Place:
@@ -40,6 +42,8 @@ class _Place:
         self.running = False
         self.begun = False
         self.signals: list[int] = []
+        self.interrupted: set[int] = set()
+        self.interrupting_until = 0.0
         self.pipes: set[tuple[int, int]] = set()
         self.before = (0.0, 0.0)
 
@@ -128,9 +132,27 @@ class Cells:
         """Reach the worker and the processes of this cell: not what earlier cells left running."""
         if not place.begun:
             return  # the worker would not know whom it is for
-        own = [pid for pid in self._processes() if holds(pid, place.pipes)]
+        own = self._own(place) or [self._keeper.child.pid]
         while place.signals:
-            sweep.send(own or [self._keeper.child.pid], place.signals.pop(0))
+            number = place.signals.pop(0)
+            sweep.send(own, number)
+            if number == signal.SIGINT:
+                place.interrupted.update(own)
+                place.interrupting_until = time.monotonic() + _BORN_MOST_S
+                self._keeper.loop.after(_BORN_S, self._interrupt_born)
+
+    def _own(self, place: _Place) -> list[int]:
+        return [pid for pid in self._processes() if holds(pid, place.pipes)]
+
+    def _interrupt_born(self) -> None:
+        """Reach a program that was started in that very moment: who waits for it may not listen."""
+        place = self._current
+        if place is None or time.monotonic() > place.interrupting_until:
+            return
+        born = [pid for pid in self._own(place) if pid not in place.interrupted]
+        sweep.send(born, signal.SIGINT)
+        place.interrupted.update(born)
+        self._keeper.loop.after(_BORN_S, self._interrupt_born)
 
     def dropped(self, connection: control.Connection) -> None:
         """See a cell go: out of the queue, or with the session if it runs."""
