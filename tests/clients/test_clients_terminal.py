@@ -104,22 +104,10 @@ def test_long_work_is_a_task_that_can_be_read_and_whose_end_wakes_the_model(scre
 
 
 @pytest.mark.promise("M3", "X7")
-def test_the_model_answers_a_program_that_asks_at_once(screen: Screen):
-    screen.ask(
-        Call("execute", code=ASK, language="python"),
-        lambda seen: Call("send_input", execution_id=seen.id, text="Ada", wait_s=20),
-        "It is done.",
-    )
-    told = screen.claude.model.until(lambda seen: len(seen.results) == 3)
-    asks, answered = (Shown(one.text) for one in told.results[1:])
-    assert asks.says("It waits for input on stdin.", "name?", "send_input(")
-    assert answered.ended and answered.says("Hello, Ada!")
-
-
-@pytest.mark.promise("M3", "X7")
-def test_a_task_that_asks_later_asks_in_the_terminal(screen: Screen):
+@pytest.mark.parametrize("wait", [{}, {"wait": 0}], ids=["at once", "later"])
+def test_a_task_that_asks_asks_in_the_terminal(screen: Screen, wait: dict[str, int]):
     terminal = screen.ask(
-        Call("execute", code=ASK, language="python", wait=0), "I wait for it.", "It is done."
+        Call("execute", code=ASK, language="python", **wait), "I wait for it.", "It is done."
     )
     terminal.wait_for("Accept")
     terminal.type("Ada")
