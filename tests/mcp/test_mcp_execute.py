@@ -33,6 +33,27 @@ def test_code_is_run_and_answered_in_every_version(place: Place, version: str):
     assert "Running now: nothing." in shown
 
 
+@pytest.mark.promise("C9", "M1")
+@pytest.mark.parametrize("engine", ["quickjs", "deno"])
+def test_code_runs_in_the_engine_that_is_asked_for_and_the_answer_names_it(place: Place, engine):
+    wire = place.wire()
+    result = wire.call("execute", code="const n: number = 6; n * 7", language="ts", engine=engine)
+    data = result["structuredContent"]
+    assert (data["value"], data["engine"]) == (42, engine)
+    assert f"succeeded in {engine} after" in text(result)
+    assert "seccomp" in data["confinement"]
+
+
+@pytest.mark.promise("X14", "M3")
+def test_a_session_that_is_new_again_says_so(place: Place):
+    wire = place.wire()
+    wire.call("execute", code="x = 1", language="python", session="s")
+    wire.call("execute", code="import os; os._exit(3)", language="python", session="s")
+    result = wire.call("execute", code="1", language="python", session="s")
+    assert "session s is new" in result["structuredContent"]["session_note"]
+    assert "Note: session s is new" in text(result)
+
+
 @pytest.mark.promise("M3", "X3")
 @pytest.mark.parametrize("version", ("2025-06-18", VERSIONS[-1]))
 def test_long_work_is_handed_over_and_read_on_to_its_end(place: Place, version: str):

@@ -125,6 +125,12 @@ Long output is cut at {limit} or 1500 lines; the cursor goes on where it was cut
             "enum": list(LANGUAGES),
             "description": "The language of `code`; js (the sandboxed VM) if left out.",
         },
+        "engine": {
+            "type": "string",
+            "enum": ["auto", "quickjs", "deno"],
+            "description": "What runs js and ts: deno is faster for heavy computing, where it is "
+            "installed. Default: auto, which is quickjs.",
+        },
         "command": {
             "type": "array",
             "items": {"type": "string"},

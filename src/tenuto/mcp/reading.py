@@ -71,7 +71,10 @@ async def history(service: Service, action: str, execution_id: str, given: Argum
     since = given.get("since") if action == "get_progress" else None
     snapshot = await service.engine.read(execution_id, after=place.after, since=since)
     if since is not None:
-        place = Cursor(snapshot.chunks[0].seq - 1 if snapshot.chunks else snapshot.next_seq)
+        place = Cursor(snapshot.next_seq)
+        if snapshot.chunks:  # a newline alone ends the line before, it is none of its own
+            first = snapshot.chunks[0]
+            place = Cursor(first.seq - 1, int(first.data[:1] == b"\n"))
     page = await service.page(snapshot, place, True)
     name = "Async Execution" if action == "get_async_log" else "Progress for Execution"
     count = "" if action == "get_async_log" else f" ({len(snapshot.chunks)} entries)"

@@ -61,6 +61,9 @@ def facts(snapshot: Snapshot) -> dict[str, Any]:
         "detail": snapshot.detail or None,
         "interactive": snapshot.interactive or None,
         "parent": snapshot.parent,
+        "engine": snapshot.engine,
+        "confinement": snapshot.confinement.level if snapshot.confinement else None,
+        "session_note": snapshot.session_note or None,
         "damaged_bytes": snapshot.damaged or None,
     }
     if snapshot.done and snapshot.hint:
@@ -81,13 +84,16 @@ def finished(snapshot: Snapshot, page: Page) -> Reply:
     took = brief_duration(snapshot.duration_s)
     code = "" if snapshot.exit_code is None else f" (exit code {snapshot.exit_code})"
     if snapshot:
-        parts.append(f"Execution {snapshot.id} succeeded after {took}{code}.")
+        by = f" in {snapshot.engine}" if snapshot.engine else ""
+        parts.append(f"Execution {snapshot.id} succeeded{by} after {took}{code}.")
     else:
         why = snapshot.detail or snapshot.reason
         more = f": {why}" if why else "."
         parts.append(f"Error: execution {snapshot.id} {snapshot.state} after {took}{code}{more}")
         if snapshot.hint:
             parts.append(f"Suggestions:\n- {snapshot.hint}")
+    if snapshot.session_note:
+        parts.append(f"Note: {snapshot.session_note}")
     if snapshot.left_behind:
         names = ", ".join(f"{one.pid} {one.command[:40]}" for one in snapshot.left_behind)
         parts.append(f"Processes it left running: {names}")

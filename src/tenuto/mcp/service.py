@@ -164,8 +164,9 @@ class Service:
             "idle": _seconds(given.get("idle")),
             "detached": given.get("wait") == 0,
         }
-        if given.get("sandbox") is not None:
-            options["sandbox"] = given.get("sandbox")
+        for name in ("sandbox", "engine"):
+            if given.get(name) is not None:
+                options[name] = given.get(name)
         if session := self._session(given):
             options["session"] = session
         code, command = given.get("code"), given.get("command")
@@ -192,7 +193,8 @@ class Service:
         """
         named, own = given.get("session"), self.engine.settings.session
         language = given.get("language") or "js"
-        apart = given.get("code") is None or given.get("limits") or given.get("sandbox")
+        confined = given.get("limits") or given.get("sandbox") or given.get("engine")
+        apart = given.get("code") is None or confined
         if named is not None or own is None or apart or language not in _SESSIONS:
             return named
         return f"{own}-{_SESSIONS[language]}"
