@@ -36,7 +36,7 @@ _MB = 1 << 20
 
 def vm(quick: bool) -> Iterator[Row]:
     """Measure `1+1` in a VM from start to end beside /bin/true, both whole executions."""
-    rounds = 4 if quick else 40
+    rounds = 1 if quick else 40
     times: dict[tuple[str, float], list[float]] = {}
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(Place())
@@ -85,7 +85,7 @@ def _timed(engine: BlockingEngine, work: Work, samples: list[float], pause: floa
 
 def vms(quick: bool) -> Iterator[Row]:
     """Measure VMs per second beside plain programs, 32 at once, each printing its own number."""
-    yield from asyncio.run(_throughput(3 if quick else 20, 100 if quick else 500))
+    yield from asyncio.run(_throughput(1 if quick else 20, 50 if quick else 500))
 
 
 async def _throughput(rounds: int, each: int) -> list[Row]:
