@@ -43,6 +43,15 @@ def test_a_failure_is_answered_by_what_it_last_said(said):
     assert SAID[said] in suggest(folded(STARTED, FAILED), f"some output\n{said}\n")
 
 
+@pytest.mark.promise("X12", "S1")
+@pytest.mark.parametrize("said", ["PermissionError: [Errno 13] Permission denied", "ENOENT: 'x'"])
+def test_what_the_sandbox_may_have_refused_is_told_so(said):
+    boxed = folded(STARTED, ev.Confined(level="bwrap+seccomp", net="off"), FAILED)
+    assert "sandbox" in suggest(boxed, said) and "--readable" in suggest(boxed, said)
+    machine = folded(STARTED, ev.Confined(level="landlock+seccomp+rlimits"), FAILED)
+    assert "sandbox" not in suggest(machine, said)
+
+
 @pytest.mark.promise("X12")
 @pytest.mark.parametrize("said", [text for text in SAID if ": " in text and text[0].isupper()])
 def test_an_exception_that_the_runner_tells_counts_without_any_output(said):

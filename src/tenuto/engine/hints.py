@@ -8,6 +8,9 @@ from tenuto.core.execution import Execution
 from tenuto.core.ids import short
 from tenuto.core.states import State, WaitingFor
 
+_DENIED = "permission denied: check the file's rights and owner"
+_MISSING = "a file is missing: check the path and the working directory (--cwd)"
+
 _PATTERNS: tuple[tuple[str, str], ...] = (
     (
         r"ModuleNotFoundError|No module named|Cannot find (module|package)|ERR_MODULE_NOT_FOUND",
@@ -27,11 +30,11 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"EACCES|EPERM|PermissionError|[Pp]ermission denied|Operation not permitted",
-        "permission denied: check the file's rights and owner",
+        _DENIED,
     ),
     (
         r"ENOENT|FileNotFoundError|No such file or directory|can't open file",
-        "a file is missing: check the path and the working directory (--cwd)",
+        _MISSING,
     ),
     (r"ENOSPC|No space left on device", "the disk is full: make room, then run it again"),
     (
@@ -53,6 +56,11 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         "the code raised an exception: see the line it names",
     ),
 )
+
+_IN_SANDBOX = {
+    _DENIED: "permission denied, perhaps by the sandbox: see --net, --readable and --writable",
+    _MISSING: "a file is missing, or the sandbox does not show it: see --readable and --writable",
+}
 
 _BY_SIGNAL = {
     "SIGKILL": "it was killed from outside, perhaps by the kernel for lack of memory (see dmesg)",
@@ -109,7 +117,8 @@ def _suggest(execution: Execution, last_words: str) -> str:
     words = f"{raised.name}: {raised.message}\n{last_words}" if raised else last_words
     for pattern, advice in _PATTERNS:
         if re.search(pattern, words):
-            return advice
+            boxed = execution.confined is not None and execution.confined.net
+            return _IN_SANDBOX.get(advice, advice) if boxed else advice
     if raised is not None:
         return f"the code raised {raised.name}: see the line it names"
     return _BY_SIGNAL.get(ended.signal or "", "")

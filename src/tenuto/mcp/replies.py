@@ -7,7 +7,14 @@ from typing import Any
 
 import msgspec
 
-from tenuto.core.errors import AmbiguousId, NotOwned, NotRunning, TenutoError, UnknownExecution
+from tenuto.core.errors import (
+    AmbiguousId,
+    NotOwned,
+    NotRunning,
+    TenutoError,
+    UnknownExecution,
+    UnknownTool,
+)
 from tenuto.core.execution import Snapshot
 from tenuto.core.quantities import brief_duration, iso
 from tenuto.core.states import State, WaitingFor
@@ -179,6 +186,10 @@ def refused(error: TenutoError) -> Reply:
     elif isinstance(error, UnknownExecution):
         near = error.hint if error.hint.startswith("the nearest") else ""
         hint = "; ".join(part for part in (near, 'see the ids with list(which="all")') if part)
+    elif isinstance(error, UnknownTool):
+        hint = hint.replace(
+            "list them with: tenuto tools list", 'see composed_tools(action="list")'
+        )
     elif isinstance(error, NotRunning):
         hint = "read how it ended with output(execution_id=…)"
     text = f"Error: {error.message}" + (f"\nNext: {hint}" if hint else "")
