@@ -10,7 +10,7 @@ from mcp_help import VERSIONS, Place, text
 
 COUNT = "import time\nfor i in range(%d):\n    print('line', i, flush=True)\n    time.sleep(%s)"
 ASK = "name = input('name? ')\nprint('Hello, ' + name + '!')"
-SLEEP = "import time; print('up', flush=True); time.sleep(600)"
+SLEEP = "import sys, time; sys.stdout.write('up\\n'); time.sleep(600)"  # one write, one chunk
 
 
 @pytest.mark.promise("M1", "M3")
@@ -241,6 +241,7 @@ def test_code_saved_under_a_name_runs_in_later_sessions(place: Place):
     assert "inputs.name" in text(second.call("composed_tools", action="show", name="greet"))
     second.data("composed_tools", action="delete", name="greet")
     gone = second.call("composed_tools", action="run", name="greet")
+    assert 'composed_tools(action="list")' in text(gone)
     assert gone["isError"] and "greet" in text(gone)
 
 
