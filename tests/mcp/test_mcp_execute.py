@@ -29,6 +29,20 @@ def test_code_is_run_and_answered_in_every_version(place: Place, version: str):
     assert "Running now: nothing." in shown
 
 
+@pytest.mark.promise("M1", "C9")
+def test_the_engine_can_be_chosen_and_the_answer_says_which_ran(place: Place):
+    wire = place.wire()
+    first = wire.call("execute", code="6 * 7")
+    assert first["structuredContent"]["engine"] == "quickjs" and "in quickjs" in text(first)
+    code = "namespace A { export const x: number = 42 }\nA.x"
+    refused = wire.call("execute", code=code, language="ts")
+    assert refused["isError"] and "deno" in text(refused)
+    second = wire.call("execute", code=code, language="ts", engine="deno")
+    assert second["structuredContent"]["value"] == 42
+    assert second["structuredContent"]["engine"] == "deno" and "in deno" in text(second)
+    assert wire.call("execute", code="1", language="python", engine="deno")["isError"]
+
+
 @pytest.mark.promise("M3", "X3")
 @pytest.mark.parametrize("version", ("2025-06-18", VERSIONS[-1]))
 def test_long_work_is_handed_over_and_read_on_to_its_end(place: Place, version: str):

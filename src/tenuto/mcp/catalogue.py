@@ -130,6 +130,12 @@ Long output is cut at {limit}; the cursor goes on where it was cut, nothing is l
             "description": "Name of a session whose variables persist between calls "
             "(js, ts, python).",
         },
+        "engine": {
+            "type": "string",
+            "enum": ["auto", "quickjs", "deno"],
+            "description": "For js and ts: auto (quickjs, starts fastest), or deno, which compiles, "
+            "for heavy computation and for all of TypeScript.",
+        },
         "env": {
             "type": "object",
             "additionalProperties": {"type": "string"},

@@ -64,6 +64,7 @@ def facts(snapshot: Snapshot) -> dict[str, Any]:
         "ended_at": iso(snapshot.ended_ns) if snapshot.ended_ns else None,
         "exit_code": snapshot.exit_code,
         "signal": snapshot.signal,
+        "engine": snapshot.engine,
         "reason": snapshot.reason or None,
         "detail": snapshot.detail or None,
         "interactive": snapshot.interactive or None,
@@ -86,6 +87,7 @@ def finished(snapshot: Snapshot, page: Page) -> Reply:
     if snapshot.has_value:
         parts.append(f"Value: {_shown(snapshot.value)}")
     took = brief_duration(snapshot.duration_s)
+    took += f" in {snapshot.engine}" if snapshot.engine else ""
     code = "" if snapshot.exit_code is None else f" (exit code {snapshot.exit_code})"
     if snapshot:
         parts.append(f"Execution {snapshot.id} succeeded after {took}{code}.")

@@ -163,7 +163,7 @@ class Service:
             "idle": _seconds(given.get("idle")),
             "detached": given.get("wait") == 0,
         }
-        for name in ("session", "sandbox"):
+        for name in ("session", "sandbox", "engine"):
             if given.get(name) is not None:
                 options[name] = given.get(name)
         code, command = given.get("code"), given.get("command")
