@@ -45,6 +45,20 @@ async def test_what_does_not_end_in_time_is_handed_over_with_its_output(
     assert gave_up["after_s"] >= 0.5
 
 
+@pytest.mark.promise("X3")
+async def test_a_wait_that_is_no_time_is_refused_before_anything_runs(engine: Engine) -> None:
+    for wait in ("soon", [1], True):
+        with pytest.raises(InvalidInput, match="not a duration"):
+            await engine.run(command=["true"], wait=wait)  # pyright: ignore
+        with pytest.raises(InvalidInput, match="not a duration"):
+            await engine.code("1", wait=wait)  # pyright: ignore
+    assert await engine.list() == []
+    done = await engine.run(command=["true"], wait="10s")  # pyright: ignore
+    assert done.state is State.SUCCEEDED
+    with pytest.raises(InvalidInput, match="not a duration"):
+        await engine.wait(done.id, "soon")  # pyright: ignore
+
+
 @pytest.mark.promise("X3", "X6")
 async def test_a_flood_is_handed_over_and_read_on_with_no_gap_and_no_repeat(engine: Engine) -> None:
     snapshot = await engine.run(FLOOD, language="python", wait=0.3)

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from unit_help import folded
 
 from tenuto.core import events as ev
+from tenuto.core.specs import Spec
 from tenuto.core.states import State, WaitingFor
 from tenuto.engine.hints import suggest
 
@@ -41,6 +42,26 @@ SAID = {
 @pytest.mark.parametrize("said", SAID)
 def test_a_failure_is_answered_by_what_it_last_said(said):
     assert SAID[said] in suggest(folded(STARTED, FAILED), f"some output\n{said}\n")
+
+
+@pytest.mark.promise("X12", "C9")
+def test_no_line_is_promised_where_none_is_known():
+    spec = Spec(kind="code", argv=(), cwd="/", language="js", engine="deno", code="1+")
+    said = {"SyntaxError": "without --engine deno", "Error": "see its message"}
+    for name, advice in said.items():
+        nowhere = folded(STARTED, ev.Raised(name=name, message="x"), FAILED, spec=spec)
+        assert advice in suggest(nowhere, "")
+        there = folded(STARTED, ev.Raised(name=name, message="x", line=1), FAILED, spec=spec)
+        assert "line" in suggest(there, "") and advice not in suggest(there, "")
+
+
+@pytest.mark.promise("X12", "S1")
+@pytest.mark.parametrize("said", ["PermissionError: [Errno 13] Permission denied", "ENOENT: 'x'"])
+def test_what_the_sandbox_may_have_refused_is_told_so(said):
+    boxed = folded(STARTED, ev.Confined(level="bwrap+seccomp", net="off"), FAILED)
+    assert "sandbox" in suggest(boxed, said) and "--readable" in suggest(boxed, said)
+    machine = folded(STARTED, ev.Confined(level="landlock+seccomp+rlimits"), FAILED)
+    assert "sandbox" not in suggest(machine, said)
 
 
 @pytest.mark.promise("X12")
@@ -85,7 +106,7 @@ def test_an_end_that_was_meant_needs_no_advice(state):
         (WaitingFor.DISK, "tenuto clear 0193a5f2-1111-7222"),
         (WaitingFor.APPROVAL, "tenuto approve 0193a5f2-1111-7222"),
         (WaitingFor.BUDGET, "it waits for budget: tenuto approve"),
-        (WaitingFor.HOST, "it waits for host"),
+        (WaitingFor.HOST, 'host: serve its functions with engine.serve("0193a5f2-1111-7222"'),
     ],
 )
 def test_while_it_waits_the_hint_says_for_what(waiting, words):

@@ -67,6 +67,9 @@ BAD: dict[str, tuple[list[str], dict[str, Any]]] = {
     "a name that is no text": (["true"], {"env": {"\udcff": "x"}}),
     "a value that is no text": (["true"], {"env": {"A": "\ud800"}}),
     "a title that is no text": (["true"], {"title": "\ud800"}),
+    "a number for a title": (["true"], {"title": 1}),
+    "a number in a command": (["echo", 1], {}),
+    "a number in the environment": (["true"], {"env": {"A": 1}}),
     "no deadline": (["true"], {"deadline": 0}),
     "a deadline before its start": (["true"], {"deadline": -1}),
     "an endless deadline": (["true"], {"deadline": math.inf}),
@@ -88,8 +91,17 @@ def test_bad_input_is_refused_before_anything_is_recorded(case):
         command_work(argv, asked, ENVIRON)
 
 
+def test_what_are_no_limits_and_no_inputs_is_refused():
+    with pytest.raises(InvalidInput, match="Limits"):
+        command_work(["true"], msgspec.structs.replace(Options(), limits={"memory": 1}), ENVIRON)
+    with pytest.raises(InvalidInput, match="by their names"):
+        code_work("1", "js", Options(inputs=[1]), ENVIRON, {})  # pyright: ignore
+
+
 @pytest.mark.parametrize(
-    "code", ["\0", "x = '\udcff'", "y" * (5 * 1024 * 1024 + 1)], ids=["nul", "text", "size"]
+    "code",
+    ["\0", "x = '\udcff'", "y" * (5 * 1024 * 1024 + 1), 5],
+    ids=["nul", "text", "size", "number"],
 )
 def test_bad_code_is_refused(code):
     with pytest.raises(InvalidInput):

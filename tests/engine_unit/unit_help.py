@@ -68,9 +68,9 @@ def ended(
     return execution_id
 
 
-def folded(*events: ev.Event) -> Execution:
+def folded(*events: ev.Event, spec: Spec = SPEC) -> Execution:
     execution = Execution("0193a5f2-1111-7222-8333-444455556666")
-    created = ev.Created(id=execution.id, spec=SPEC)
+    created = ev.Created(id=execution.id, spec=spec)
     for number, event in enumerate((created, *events)):
         execution.apply(number + 1, event)
     return execution

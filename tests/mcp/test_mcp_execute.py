@@ -14,7 +14,7 @@ from tenuto.mcp.replies import listed
 
 COUNT = "import time\nfor i in range(%d):\n    print('line', i, flush=True)\n    time.sleep(%s)"
 ASK = "name = input('name? ')\nprint('Hello, ' + name + '!')"
-SLEEP = "import time; print('up', flush=True); time.sleep(600)"
+SLEEP = "import sys, time; sys.stdout.write('up\\n'); time.sleep(600)"  # one write, one chunk
 
 
 @pytest.mark.promise("M1", "M3")
@@ -40,7 +40,7 @@ def test_code_runs_in_the_engine_that_is_asked_for_and_the_answer_names_it(place
     result = wire.call("execute", code="const n: number = 6; n * 7", language="ts", engine=engine)
     data = result["structuredContent"]
     assert (data["value"], data["engine"]) == (42, engine)
-    assert f"succeeded in {engine} after" in text(result)
+    assert f" in {engine} (exit code 0)" in text(result)
     assert "seccomp" in data["confinement"]
 
 
@@ -52,6 +52,20 @@ def test_a_session_that_is_new_again_says_so(place: Place):
     result = wire.call("execute", code="1", language="python", session="s")
     assert "session s is new" in result["structuredContent"]["session_note"]
     assert "Note: session s is new" in text(result)
+
+
+@pytest.mark.promise("M1", "C9")
+def test_the_engine_can_be_chosen_and_the_answer_says_which_ran(place: Place):
+    wire = place.wire()
+    first = wire.call("execute", code="6 * 7")
+    assert first["structuredContent"]["engine"] == "quickjs" and "in quickjs" in text(first)
+    code = "namespace A { export const x: number = 42 }\nA.x"
+    refused = wire.call("execute", code=code, language="ts")
+    assert refused["isError"] and "deno" in text(refused)
+    second = wire.call("execute", code=code, language="ts", engine="deno")
+    assert second["structuredContent"]["value"] == 42
+    assert second["structuredContent"]["engine"] == "deno" and "in deno" in text(second)
+    assert wire.call("execute", code="1", language="python", engine="deno")["isError"]
 
 
 @pytest.mark.promise("M3", "X3")
@@ -296,6 +310,7 @@ def test_code_saved_under_a_name_runs_in_later_sessions(place: Place):
     assert "inputs.name" in text(second.call("composed_tools", action="show", name="greet"))
     second.data("composed_tools", action="delete", name="greet")
     gone = second.call("composed_tools", action="run", name="greet")
+    assert 'composed_tools(action="list")' in text(gone)
     assert gone["isError"] and "greet" in text(gone)
 
 

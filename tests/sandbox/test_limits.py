@@ -131,6 +131,29 @@ def test_file_size(limited: Box) -> None:
     assert (limited.work / "big").stat().st_size <= 1 << 20
 
 
+def test_a_file_size_below_that_of_the_files_of_etc(limited: Box) -> None:
+    code = "print('begun', flush=True)\nwith open('big', 'wb') as f: f.write(bytes(2 << 10))"
+    end = limited.python(code, "--fsize", "100")
+    assert_limit(end, "file_size", "100 bytes")
+
+
+@pytest.mark.promise("X12")
+def test_the_use_of_all_its_processes_is_told(limited: Box) -> None:
+    code = (
+        "import os, time\n"
+        "while time.process_time() < 0.3: pass\n"
+        "if os.fork() == 0:\n"
+        "    held = b'x' * (64 << 20)\n"
+        "    while time.process_time() < 0.3: pass\n"
+        "    os._exit(0)\n"
+        "os.wait()"
+    )
+    usage = limited.python(code)["usage"]
+    assert 0.6 <= usage["user_s"] + usage["system_s"] < 5
+    most = usage.get("max_rss")
+    assert (limited.rung == "bwrap" and most is None) or 64 << 20 <= most < 200 << 20
+
+
 def test_output(limited: Box) -> None:
     code = "print('begun', flush=True)\nwhile True: print('x' * 1000)"
     end = limited.python(code, "--max-output", "64k", "--output-policy", "fail")

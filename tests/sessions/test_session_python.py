@@ -315,7 +315,10 @@ async def test_the_command_line_keeps_sessions(cli: Line, folder: Path) -> None:
     assert cli("sessions", "-q").stdout == "s1\n"
     assert one["host"] not in cli("ps", "-q").stdout
     assert one["host"] in cli("ps", "-a", "-q").stdout
+    assert one["host"] not in cli("ps", "-q", "--state", "running").stdout
+    assert one["host"] in cli("ps", "-a", "-q", "--state", "running").stdout
     assert "Nothing is running" in cli("status").stdout
+    assert "running" not in cli.json("status")["counts"]
     document = cli.json("run", "--lang", "python", "--session", "s1", "x")
     expected = {"name": "s1", "is_host": False, "host": one["host"], "note": ""}
     assert document["session"] == expected
@@ -335,3 +338,4 @@ async def test_the_command_line_keeps_sessions(cli: Line, folder: Path) -> None:
     assert cli("sessions", "clear", "--all").stdout.count("cleared") == 2
     wrong = cli("run", "--lang", "bash", "--session", "s1", "1")
     assert (wrong.returncode, "no sessions in bash" in wrong.stderr) == (2, True)
+    assert "python, js, ts" in wrong.stderr

@@ -84,10 +84,12 @@ def only_running(engine: BlockingEngine, execution_id: str | None) -> str:
     raise AmbiguousId(f"{len(live)} executions are running; name one of them", names)
 
 
-def add_id(parser: argparse.ArgumentParser, optional: bool = False) -> None:
+def add_id(
+    parser: argparse.ArgumentParser, optional: bool = False, default: str = "the only running one"
+) -> None:
     """Add the execution's id."""
     if optional:
-        text = "the execution, or a unique prefix of its id (default: the only running one)"
+        text = f"the execution, or a unique prefix of its id (default: {default})"
         parser.add_argument("id", metavar="ID", nargs="?", help=text)
     else:
         text = "the execution, or a unique prefix of its id"

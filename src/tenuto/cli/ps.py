@@ -72,7 +72,8 @@ def _found(engine: BlockingEngine, args: argparse.Namespace) -> list[Snapshot]:
         )
 
     if args.state is not None:
-        return listed((State(args.state),), _DONE_MOST)
+        found = listed((State(args.state),), _DONE_MOST)
+        return [one for one in found if args.all or one.done or not one.session_host]
     live = listed(tuple(LIVE), None)
     if not args.all:
         live = [one for one in live if not one.session_host]

@@ -87,9 +87,10 @@ def _facts(
     size = brief_size(snapshot.output_bytes)
     facts.append(("output", f"{size}, {snapshot.output_lines} lines"))
     usage = snapshot.usage
-    if usage.max_rss:
+    if usage.max_rss or usage.user_s or usage.system_s:
         spent = f"{usage.user_s:.2f} s user, {usage.system_s:.2f} s system"
-        facts.append(("used", f"{spent}, {brief_size(usage.max_rss)} at most"))
+        memory = f", {brief_size(usage.max_rss)} at most" if usage.max_rss else ""
+        facts.append(("used", spent + memory))
     _add(facts, "engine", snapshot.engine, str)
     if snapshot.confinement is not None:
         held = snapshot.confinement

@@ -47,7 +47,7 @@ def status(args: argparse.Namespace, console: Console) -> int:
 
 def tree_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `tenuto tree`."""
-    add_id(parser, optional=True)
+    add_id(parser, optional=True, default="all that run or left something running")
 
 
 class Node:

@@ -98,8 +98,10 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
         return line if len(line) <= 200 else line[:199] + "…"
 
 
-def check_text(name: str, text: str) -> str:
+def check_text(name: str, text: object) -> str:
     """Return text that can be recorded and passed to a program, or raise InvalidInput."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"{name} must be text, not {text!r:.60}", "pass a str")
     if "\0" in text:
         raise InvalidInput(
             f"{name} holds a NUL character", "remove it: no program can be given one"

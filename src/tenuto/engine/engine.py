@@ -164,7 +164,7 @@ class Engine:
             "deadline": deadline, "idle": idle, "session": session, "sandbox": sandbox,
             "inputs": inputs, "engine": engine,
         }  # fmt: skip
-        began = time.monotonic()
+        began, wait = time.monotonic(), self.settings.patience(wait)
         work = self._work(code, command, language, options)
         execution_id, sock = await self._call(self._engine.start, work)
         watch = self._engine.watch(execution_id, -1, sock)
@@ -205,7 +205,7 @@ class Engine:
 
         Options: cwd, title, limits, deadline, idle, engine, session.
         """
-        began = time.monotonic()
+        began, wait = time.monotonic(), self.settings.patience(wait)
         registry = Registry(functions or {})
         work = self._work(code, None, language, {**options, "inputs": inputs})
         watch = await self._host.start(work, registry)
@@ -233,7 +233,7 @@ class Engine:
         self, execution_id: str, *, force: bool = False, wait: float | None = None
     ) -> Snapshot:
         """Run an interrupted or lost execution again and wait for it."""
-        began = time.monotonic()
+        began, wait = time.monotonic(), self.settings.patience(wait)
         whole, sock = await self._call(self._engine.resume, execution_id, force)
         return await self._wait(self._engine.watch(whole, -1, sock), wait, None, began)
 
@@ -287,7 +287,7 @@ class Engine:
         began: float,
         heard: Heard | None = None,
     ) -> Snapshot:
-        limit = began + (self.settings.wait if up_to is None else up_to)
+        limit = began + self.settings.patience(up_to)
         with watch:
             waiting = Waiting(watch, self.settings.output_inline, until)
             with Bell(watch) as bell:

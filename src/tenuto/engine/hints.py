@@ -8,6 +8,10 @@ from tenuto.core.execution import Execution
 from tenuto.core.ids import short
 from tenuto.core.states import State, WaitingFor
 
+_UNREADABLE = "the code does not parse: look at the line named above"
+_DENIED = "permission denied: check the file's rights and owner"
+_MISSING = "a file is missing: check the path and the working directory (--cwd)"
+
 _PATTERNS: tuple[tuple[str, str], ...] = (
     (
         r"ModuleNotFoundError|No module named|Cannot find (module|package)|ERR_MODULE_NOT_FOUND",
@@ -19,7 +23,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"SyntaxError|IndentationError|TabError|syntax error",
-        "the code does not parse: look at the line named above",
+        _UNREADABLE,
     ),
     (
         r"MemoryError|JavaScript heap out of memory|Cannot allocate memory|ENOMEM|Allocation failed",
@@ -27,11 +31,11 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"EACCES|EPERM|PermissionError|[Pp]ermission denied|Operation not permitted",
-        "permission denied: check the file's rights and owner",
+        _DENIED,
     ),
     (
         r"ENOENT|FileNotFoundError|No such file or directory|can't open file",
-        "a file is missing: check the path and the working directory (--cwd)",
+        _MISSING,
     ),
     (r"ENOSPC|No space left on device", "the disk is full: make room, then run it again"),
     (
@@ -53,6 +57,15 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         "the code raised an exception: see the line it names",
     ),
 )
+
+_IN_SANDBOX = {
+    _DENIED: "permission denied, perhaps by the sandbox: see --net, --readable and --writable",
+    _MISSING: "a file is missing, or the sandbox does not show it: see --readable and --writable",
+}
+
+_NOWHERE = {  # of code-mode, where an error names its line if anybody knows it
+    "SyntaxError": "the code does not parse: without --engine deno the line is named",
+}
 
 _BY_SIGNAL = {
     "SIGKILL": "it was killed from outside, perhaps by the kernel for lack of memory (see dmesg)",
@@ -105,14 +118,19 @@ def _suggest(execution: Execution, last_words: str) -> str:
     if ended.reason in _BY_REASON:
         found = (advice for pattern, advice in _NOT_EXECUTED if re.search(pattern, ended.detail))
         return next(found, _BY_REASON[ended.reason])
+    return _by_words(execution, last_words) or _BY_SIGNAL.get(ended.signal or "", "")
+
+
+def _by_words(execution: Execution, last_words: str) -> str:
     raised = execution.raised
     words = f"{raised.name}: {raised.message}\n{last_words}" if raised else last_words
+    if raised is not None and raised.line is None and execution.spec and execution.spec.engine:
+        return _NOWHERE.get(raised.name, f"the code raised {raised.name}: see its message")
     for pattern, advice in _PATTERNS:
         if re.search(pattern, words):
-            return advice
-    if raised is not None:
-        return f"the code raised {raised.name}: see the line it names"
-    return _BY_SIGNAL.get(ended.signal or "", "")
+            boxed = execution.confined is not None and execution.confined.net
+            return _IN_SANDBOX.get(advice, advice) if boxed else advice
+    return f"the code raised {raised.name}: see the line it names" if raised is not None else ""
 
 
 def _while_live(execution: Execution) -> str:
@@ -122,6 +140,9 @@ def _while_live(execution: Execution) -> str:
             return f"it waits for input: tenuto send {where} TEXT"
         case WaitingFor.DISK:
             return f"free disk space, or drop its output with: tenuto clear {where}"
+        case WaitingFor.HOST:
+            serve = f'engine.serve("{where}", functions)'
+            return f"it waits for host: serve its functions with {serve}, or tenuto kill {where}"
         case None:
             return ""
         case other:

@@ -51,11 +51,17 @@ class Report(msgspec.Struct, frozen=True):
 
 def report(engine: BlockingEngine) -> Report:
     """Return what is running now."""
-    live = [one for one in engine.list(running=True, most=None) if not one.session_host]
+    found = engine.list(running=True, most=None)
+    live = [one for one in found if not one.session_host]
+    counts = engine.index.counts()
+    for host in found:
+        state = str(host.state)
+        if host.session_host and counts.get(state):  # it does nothing by itself
+            counts[state] -= 1
     return Report(
         at=iso(time.time_ns()),
         running=tuple(_line(snapshot) for snapshot in reversed(live)),
-        counts=engine.index.counts(),
+        counts={state: number for state, number in counts.items() if number},
     )
 
 

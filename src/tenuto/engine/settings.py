@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -56,6 +57,14 @@ class Settings(msgspec.Struct, frozen=True):
     """The network that they have then."""
     programs: dict[str, str] = {}
     """The program for a language, where it is not the one on PATH."""
+
+    def patience(self, wait: object) -> float:
+        """Return for how many seconds a call waits that was told this; any number will do."""
+        if wait is None:
+            return self.wait
+        if isinstance(wait, (int, float)) and not isinstance(wait, bool) and not math.isnan(wait):
+            return wait
+        return parse_duration(wait)
 
 
 class Source(msgspec.Struct, frozen=True):

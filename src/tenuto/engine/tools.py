@@ -30,6 +30,7 @@ class EngineTools:
     ) -> None:
         """Take the engine's own means."""
         self._tools = Tools(engine)
+        self._settings = engine.settings
         self._host = host
         self._call = call
         self._wait = wait
@@ -75,7 +76,7 @@ class EngineTools:
         **options: Any,
     ) -> Snapshot:
         """Run a tool as an execution of its own, and wait for it as `Engine.run` does."""
-        began = time.monotonic()
+        began, wait = time.monotonic(), self._settings.patience(wait)
         work = await self._call(self._tools.work, name, inputs, Options(**options))
         watch = await self._host.start(work, Registry({}))
         await self._call(self._tools.used, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -239,13 +239,15 @@ def recorded_inputs(spec: Spec) -> Any:
     return wire.from_wire(spec.inputs)
 
 
-def _checked_inputs(inputs: Mapping[str, Any] | None) -> Any:
+def _checked_inputs(inputs: object) -> Any:
     if inputs is None:
         return None
+    if not isinstance(inputs, Mapping):
+        raise InvalidInput("the inputs are values by their names", 'such as {"n": 3}')
     from tenuto.codemode import wire
 
     try:
-        value = wire.to_wire(dict(inputs))
+        value = wire.to_wire(dict(cast("Mapping[str, Any]", inputs)))
     except (TypeError, ValueError) as error:
         raise InvalidInput(
             f"the inputs cannot be passed on: {error}", "pass plain values"
@@ -314,7 +316,11 @@ def _environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str,
     return {"PYTHONUNBUFFERED": "1", **base, **extra}
 
 
-def _checked(limits: Limits, sandbox: Sandbox | None) -> Limits:
+def _checked(limits: object, sandbox: Sandbox | None) -> Limits:
+    if not isinstance(limits, Limits):
+        raise InvalidInput(
+            f"limits are no {type(limits).__name__}", "such as Limits(memory=64 << 20)"
+        )
     if limits.pids is not None and sandbox is None:
         raise InvalidInput("only a sandbox can limit the number of processes", "add --sandbox auto")
     for name in ("memory", "cpu", "pids", "file_size", "open_files", "output"):

@@ -93,7 +93,8 @@ def session_command(
     """Return the command that runs one cell of a session after the other."""
     if language not in _SESSION_ARGUMENTS:
         raise InvalidInput(
-            f"there are no sessions in {language}", f"use one of {', '.join(_SESSION_ARGUMENTS)}"
+            f"there are no sessions in {language}",
+            f"use one of {', '.join((*_SESSION_ARGUMENTS, 'js', 'ts'))}",
         )
     program = interpreter(language, environ, programs or {})
     return Command(argv=(program, *_SESSION_ARGUMENTS[language]), channel=True)

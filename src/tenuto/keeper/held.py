@@ -45,8 +45,7 @@ class Held:
         self._scratch = str(self._confine.get("scratch") or "")
         self._groups: limits.Groups | None = None
         self._signs: set[str] = set()
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self._spent_before = before.ru_utime + before.ru_stime
+        self._before = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._patience = 0.0
         try:
             self._prepare(keeper.child)
@@ -148,9 +147,23 @@ class Held:
         group = self._keeper.child.group
         if group:
             return limits.cpu_used(group)
-        gone = resource.getrusage(resource.RUSAGE_CHILDREN)
-        dead = gone.ru_utime + gone.ru_stime - self._spent_before
+        gone, before = resource.getrusage(resource.RUSAGE_CHILDREN), self._before
+        dead = gone.ru_utime + gone.ru_stime - before.ru_utime - before.ru_stime
         return dead + sum(map(procfs.processor_time, members))
+
+    def usage(self, own: dict[str, Any]) -> dict[str, Any]:
+        """Return what all its processes used: bubblewrap, whose own use is known, buries none."""
+        gone, before = resource.getrusage(resource.RUSAGE_CHILDREN), self._before
+        dying = self._keeper.left
+        user, system = procfs.spent(dying)
+        grown = gone.ru_maxrss if gone.ru_maxrss > before.ru_maxrss else 0
+        # Who has not been buried yet tells its time, not the memory of those it buried itself.
+        unknown = self._confine["kind"] == "bwrap" and dying
+        return {
+            "user_s": round(gone.ru_utime - before.ru_utime + user, 6),
+            "system_s": round(gone.ru_stime - before.ru_stime + system, 6),
+            "max_rss": 0 if unknown else max(own["max_rss"], grown * 1024),
+        }
 
     def complained(self) -> verdict.Outcome | None:
         """Return the end for a limit that the program itself, having failed, said it met."""

@@ -74,6 +74,8 @@ def record(keeper: Keeper, status: int, usage: resource.struct_rusage | None) ->
             "system_s": round(usage.ru_stime, 6),
             "max_rss": usage.ru_maxrss * 1024,
         }
+        if keeper.held is not None:
+            fields["usage"] = keeper.held.usage(fields["usage"])
     if keeper.cell is not None and keeper.cell.usage is not None:
         fields["usage"] = keeper.cell.usage
     if keeper.channel.exec_error is not None:

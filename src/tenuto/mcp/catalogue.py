@@ -125,12 +125,6 @@ Long output is cut at {limit} or 1500 lines; the cursor goes on where it was cut
             "enum": list(LANGUAGES),
             "description": "The language of `code`; js (the sandboxed VM) if left out.",
         },
-        "engine": {
-            "type": "string",
-            "enum": ["auto", "quickjs", "deno"],
-            "description": "What runs js and ts: deno is faster for heavy computing, where it is "
-            "installed. Default: auto, which is quickjs.",
-        },
         "command": {
             "type": "array",
             "items": {"type": "string"},
@@ -151,6 +145,12 @@ Long output is cut at {limit} or 1500 lines; the cursor goes on where it was cut
             "type": "string",
             "description": "Name of a session whose variables persist between calls "
             '(js, ts, python); "" for none where the settings name one.',
+        },
+        "engine": {
+            "type": "string",
+            "enum": ["auto", "quickjs", "deno"],
+            "description": "For js and ts: auto (quickjs, starts fastest), or deno, which compiles, "
+            "for heavy computation and for all of TypeScript.",
         },
         "env": {
             "type": "object",

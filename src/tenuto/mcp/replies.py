@@ -7,7 +7,14 @@ from typing import Any
 
 import msgspec
 
-from tenuto.core.errors import AmbiguousId, NotOwned, NotRunning, TenutoError, UnknownExecution
+from tenuto.core.errors import (
+    AmbiguousId,
+    NotOwned,
+    NotRunning,
+    TenutoError,
+    UnknownExecution,
+    UnknownTool,
+)
 from tenuto.core.execution import Snapshot
 from tenuto.core.quantities import brief_duration, iso
 from tenuto.core.states import State, WaitingFor
@@ -57,11 +64,11 @@ def facts(snapshot: Snapshot) -> dict[str, Any]:
         "ended_at": iso(snapshot.ended_ns) if snapshot.ended_ns else None,
         "exit_code": snapshot.exit_code,
         "signal": snapshot.signal,
+        "engine": snapshot.engine,
         "reason": snapshot.reason or None,
         "detail": snapshot.detail or None,
         "interactive": snapshot.interactive or None,
         "parent": snapshot.parent,
-        "engine": snapshot.engine,
         "confinement": snapshot.confinement.level if snapshot.confinement else None,
         "session_note": snapshot.session_note or None,
         "damaged_bytes": snapshot.damaged or None,
@@ -82,10 +89,10 @@ def finished(snapshot: Snapshot, page: Page) -> Reply:
     if snapshot.has_value:
         parts.append(f"Value: {_shown(snapshot.value)}")
     took = brief_duration(snapshot.duration_s)
+    took += f" in {snapshot.engine}" if snapshot.engine else ""
     code = "" if snapshot.exit_code is None else f" (exit code {snapshot.exit_code})"
     if snapshot:
-        by = f" in {snapshot.engine}" if snapshot.engine else ""
-        parts.append(f"Execution {snapshot.id} succeeded{by} after {took}{code}.")
+        parts.append(f"Execution {snapshot.id} succeeded after {took}{code}.")
     else:
         why = snapshot.detail or snapshot.reason
         more = f": {why}" if why else "."
@@ -188,6 +195,10 @@ def refused(error: TenutoError) -> Reply:
     elif isinstance(error, UnknownExecution):
         near = error.hint if error.hint.startswith("the nearest") else ""
         hint = "; ".join(part for part in (near, 'see the ids with list(which="all")') if part)
+    elif isinstance(error, UnknownTool):
+        hint = hint.replace(
+            "list them with: tenuto tools list", 'see composed_tools(action="list")'
+        )
     elif isinstance(error, NotRunning):
         hint = "read how it ended with output(execution_id=…)"
     text = f"Error: {error.message}" + (f"\nNext: {hint}" if hint else "")

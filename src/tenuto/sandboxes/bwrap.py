@@ -65,7 +65,7 @@ class Bwrap:
             "kind": "bwrap",
             "filter": filters.in_namespaces(subject.net),
             "arguments": self._arguments(subject),
-            "files": _copied(subject.view.execute),
+            "files": _copied(subject),
             "groups": subject.groups,
             "guard": subject.guard,
             "ignore_signals": subject.pty,
@@ -101,7 +101,7 @@ def _files(subject: Subject) -> list[str | int]:
     """Return the mounts, each after those that it lies on."""
     view = subject.view
     system = [path for path in view.execute if not inside(path, _TMP)]
-    copied = _copied(view.execute)
+    copied = _copied(subject)
     words: list[str | int] = []
     for path in system:
         words += _read_only(path) if path not in copied else ()
@@ -126,9 +126,11 @@ def _files(subject: Subject) -> list[str | int]:
     return [*words, "--remount-ro", "/"]
 
 
-def _copied(paths: Sequence[str]) -> list[str]:
+def _copied(subject: Subject) -> list[str]:
     """Return the small files of the system: a mount for each would take longer than all the rest."""
-    return [path for path in paths if path.startswith("/etc/") and _is_file(path)]
+    found = [path for path in subject.view.execute if path.startswith("/etc/") and _is_file(path)]
+    most = subject.limits.file_size  # bubblewrap, which writes the copies, is bound by it too
+    return [path for path in found if not most or os.path.getsize(path) <= most]
 
 
 def _is_file(path: str) -> bool:
