@@ -5,20 +5,25 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tenuto.core.errors import InvalidInput
+
 if TYPE_CHECKING:
     import argparse
 
     from tenuto.cli.console import Console
 
 
+_PORT = 7349
+
+
 def mcp_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `tenuto mcp`."""
     parser.add_argument("--http", action="store_true", help="Streamable HTTP instead of stdio")
     parser.add_argument(
-        "--port", type=int, default=7349, metavar="N", help="for --http (default 7349; 0: any)"
+        "--port", type=int, metavar="N", help=f"for --http (default {_PORT}; 0: any)"
     )
     parser.add_argument(
-        "--host", default="127.0.0.1", metavar="ADDRESS", help="for --http (default: loopback)"
+        "--host", choices=("127.0.0.1", "::1", "localhost"), help="for --http (default 127.0.0.1)"
     )
 
 
@@ -27,5 +32,8 @@ def mcp(args: argparse.Namespace, console: Console) -> int:
     del console
     main: Any = importlib.import_module("tenuto.mcp.main")
     if args.http:
-        return int(main.serve_http(args.host, args.port))
+        port = _PORT if args.port is None else args.port
+        return int(main.serve_http(args.host or "127.0.0.1", port))
+    if args.port is not None or args.host is not None:
+        raise InvalidInput("--host and --port are for --http", "add --http, or leave them out")
     return int(main.serve_stdio())

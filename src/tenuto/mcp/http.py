@@ -13,7 +13,6 @@ from typing import Any
 
 import uvicorn
 from mcp.server.lowlevel import Server
-from mcp.server.transport_security import TransportSecuritySettings
 
 from tenuto.core.errors import InvalidInput
 from tenuto.mcp.opening import opened, settings_home
@@ -58,17 +57,12 @@ async def _refuse(send: Any) -> None:
 
 def app_of(server: Server[Any], host: str, token: str | None) -> App:
     """Return the web application of a server; without a token only for tests."""
-    security = None
     if host not in _LOOPBACK:
-        names = [host, f"{host}:*"]
-        security = TransportSecuritySettings(
-            enable_dns_rebinding_protection=True,
-            allowed_hosts=names,
-            allowed_origins=[f"http://{name}" for name in names],
+        raise InvalidInput(
+            f"{host} is not a loopback address, and this is no encrypted connection",
+            "serve on 127.0.0.1 and reach it from elsewhere through a tunnel",
         )
-    app: Any = server.streamable_http_app(
-        host=host, max_request_body_size=_LARGEST, transport_security=security
-    )
+    app: Any = server.streamable_http_app(host=host, max_request_body_size=_LARGEST)
     return app if token is None else Guard(app, token)
 
 
