@@ -51,8 +51,8 @@ def state_folders(home: str, environ: Mapping[str, str]) -> tuple[str, ...]:
         places.append(os.path.join(environ.get(variable) or os.path.join(user, default), "tenuto"))
     if other := environ.get("TENUTO_HOME"):
         places.append(os.path.abspath(other))
-    real = (os.path.realpath(place) for place in places)
-    return tuple(dict.fromkeys(place for place in real if os.path.isdir(place)))
+    # those that are not there yet too: what a program makes in their place would be believed
+    return tuple(dict.fromkeys(os.path.realpath(place) for place in places))
 
 
 def view_of(
@@ -68,7 +68,7 @@ def view_of(
             )
     execute = [path for path in _SYSTEM if os.path.isdir(path) and os.listdir(path)]
     execute += [path for name in _ETC if os.path.exists(path := f"/etc/{name}")]
-    for path in _needed(argv, user_home, hide):
+    for path in _needed(argv, user_home, hide, write):
         if not any(inside(path, other) for other in (*execute, *write)):
             execute.append(path)
     execute += [_given(path, cwd, hide, "readable") for path in wish.readable]
@@ -87,14 +87,21 @@ def _given(path: str, cwd: str, hide: tuple[str, ...], what: str) -> str:
     return full
 
 
-def _needed(argv: tuple[str, ...], user_home: str, hide: tuple[str, ...]) -> list[str]:
+def _needed(
+    argv: tuple[str, ...], user_home: str, hide: tuple[str, ...], write: list[str]
+) -> list[str]:
     """Return what the program itself is made of: where it is installed, and our runner for it."""
+    real = os.path.dirname(os.path.realpath(argv[0]))
     found: list[str] = []
     for hop in _hops(argv[0]):
         prefix = _prefix(hop)
         too_much = prefix == os.path.realpath(user_home) or any(inside(h, prefix) for h in hide)
         found.append(hop if too_much or prefix == "/" else prefix)
-        found += _base_of(os.path.join(prefix, "pyvenv.cfg"))
+        writable = any(inside(os.path.realpath(prefix), folder) for folder in write)
+        for home in _base_of(os.path.join(prefix, "pyvenv.cfg")):
+            # one that was held before could have written there what it wants to see next
+            if not writable or os.path.realpath(home) == real:
+                found.append(os.path.dirname(home))
     found += [os.path.dirname(word) for word in argv[1:] if inside(word, _PACKAGE)]
     return found
 
@@ -126,13 +133,13 @@ def _prefix(program: str) -> str:
 
 
 def _base_of(settings: str) -> list[str]:
-    """Return the installation that a Python virtual environment was made from."""
+    """Return where the Python is that a virtual environment was made from."""
     try:
         with open(settings, encoding="utf-8", errors="replace") as file:
             pairs = [line.partition("=") for line in file]
     except OSError:
         return []
-    return [os.path.dirname(value.strip()) for key, _, value in pairs if key.strip() == "home"]
+    return [value.strip() for key, _, value in pairs if key.strip() == "home"]
 
 
 def environment(
