@@ -86,3 +86,17 @@ tried(lambda: open("v/pyvenv.cfg", "w").write("home = {box.outside}/bin\\n" + se
     code += f"[sys.prefix, tried(lambda: open({str(box.outside / 'secret')!r}).close())]"
     prefix, came = box.python(code, level="require", PATH=path)["value"]
     assert prefix == str(box.work / "v") and came != "done"
+
+
+@pytest.mark.promise("S2")
+def test_what_is_only_to_be_read_inside_a_writable_folder_is_so_or_told(box: Box) -> None:
+    kept = box.work / "kept"
+    kept.mkdir()
+    words = ("run", "--sandbox", "require", "--lang", "python", "--readable", str(kept), "--")
+    end = box.json(*words, "open('kept/f', 'w').close()")
+    if box.rung == "bwrap":
+        assert end["state"] == "failed" and "Read-only" in end["output"]
+    else:
+        assert end["error"]["code"] == "sandbox_unavailable"
+        assert str(kept) in end["error"]["message"]
+    assert not (kept / "f").exists()
