@@ -100,3 +100,14 @@ def test_what_is_only_to_be_read_inside_a_writable_folder_is_so_or_told(box: Box
         assert end["error"]["code"] == "sandbox_unavailable"
         assert str(kept) in end["error"]["message"]
     assert not (kept / "f").exists()
+
+
+@pytest.mark.promise("X16")
+def test_a_link_to_our_folders_cannot_be_given_away(box: Box) -> None:
+    (box.outside / "local").mkdir()
+    (box.home / ".local").symlink_to(box.outside / "local")
+    words = ("run", "--sandbox", "require", "--lang", "python", "--writable", str(box.home), "--")
+    end = box.json(*words, "import os; os.unlink(os.path.join('..', 'home', '.local'))")
+    assert end["error"]["code"] == "bad_input"
+    assert "could be replaced" in end["error"]["message"]
+    assert (box.home / ".local").is_symlink()

@@ -41,8 +41,27 @@ def inside(path: str, folder: str) -> bool:
 
 def state_folders(home: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return where this user's Tenuto keeps what nobody held may see: state, tools, settings."""
+    # those that are not there yet too: what a program makes in their place would be believed
+    return tuple(dict.fromkeys(map(os.path.realpath, (home, *_named(environ)))))
+
+
+def check_links(environ: Mapping[str, str], write: Iterable[str]) -> None:
+    """Refuse a writable folder with a link in it that leads to our own: it could be replaced."""
+    for place in _named(environ):
+        path = place
+        while path != os.path.dirname(path):
+            folder = os.path.realpath(os.path.dirname(path))
+            if os.path.islink(path) and any(inside(folder, one) for one in write):
+                raise InvalidInput(
+                    f"{path} leads to Tenuto's own state, and could be replaced from inside",
+                    "use another folder, or a folder in place of that link",
+                )
+            path = os.path.dirname(path)
+
+
+def _named(environ: Mapping[str, str]) -> list[str]:
     user = environ.get("HOME") or os.path.expanduser("~")
-    places = [home]
+    places: list[str] = []
     for variable, default in (
         ("XDG_STATE_HOME", ".local/state"),
         ("XDG_DATA_HOME", ".local/share"),
@@ -51,8 +70,7 @@ def state_folders(home: str, environ: Mapping[str, str]) -> tuple[str, ...]:
         places.append(os.path.join(environ.get(variable) or os.path.join(user, default), "tenuto"))
     if other := environ.get("TENUTO_HOME"):
         places.append(os.path.abspath(other))
-    # those that are not there yet too: what a program makes in their place would be believed
-    return tuple(dict.fromkeys(os.path.realpath(place) for place in places))
+    return places
 
 
 def view_of(
