@@ -182,6 +182,7 @@ async def test_the_process_has_nothing_it_does_not_need(victim: Engine, project:
         'os.write(3, b\'{"type":"value","json":1e999}\\n\')',
         'os.write(3, b\'{"type":"log","level":[],"text":{}}\\n\')',
         'os.write(3, b\'{"type":"log","level":"root","text":"x"}\\n\')',
+        'os.write(3, b\'{"type":"log"}\\n{"type":"log","level":"log"}\\n{"type":"limit"}\\n\')',
         'os.write(3, b\'{"type":"confined","level":"forged"}\\n\')',
         'os.write(3, b\'{"type":"cell_done","n":1,"code":0}\\n\')',
         'os.write(3, b\'{"type":"answer","n":1}\\n\')',
@@ -208,6 +209,31 @@ async def test_forged_messages_harm_only_the_forger(
     taken_over.undo()
     async with Engine(str(Path.cwd())) as engine:
         assert await value_of(engine, "6 * 7") == 42
+
+
+@pytest.mark.promise("C2")
+@pytest.mark.parametrize("item", ["[],", "{},", '{"a":1},', '"ab",', "0.5,"])
+@pytest.mark.parametrize("kind", ["value", "nonsense"])
+async def test_a_message_that_would_grow_as_it_is_read_is_not_read(
+    victim: Engine, project: Project, kind: str, item: str
+) -> None:
+    name = "json" if kind == "value" else "a"
+    code = f"""
+line = '{{"type":"{kind}","{name}":[' + {item!r} * {15_000_000 // len(item)} + '1]}}'
+machine.say(line)
+"""
+    snapshot = await attack(victim, code)
+    if kind == "value":
+        assert "value too large" in str(snapshot.value), str(snapshot.value)[:100]
+    else:
+        assert snapshot.reason == "limit" and "message limit" in snapshot.detail
+    keeper = keeper_pid(project, snapshot.id)
+    if os.path.exists(f"/proc/{keeper}/status"):
+        assert int(status_of(keeper)["VmHWM"].split()[0]) < 96 * 1024
+    text = await attack(
+        victim, 'machine.say(\'{"type":"value","json":"\' + \'[{,\' * 4000000 + \'"}\')'
+    )
+    assert text.value == "[{," * 4_000_000  # only a text: all of it comes
 
 
 @pytest.mark.promise("C2", "S2")

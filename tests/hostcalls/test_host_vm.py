@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from test_wire import VALUES, same
 
-from tenuto import Engine, HostFunction, InvalidInput
+from tenuto import Engine, HostFunction, InvalidInput, Limits
 from tenuto.core.states import State, WaitingFor
 from tenuto.stores.layout import Project
 
@@ -381,3 +381,42 @@ async def test_functions_are_for_code_mode(engine: Engine) -> None:
             await engine.code("1", language=language, functions={"echo": echo})
     with pytest.raises(InvalidInput, match="taken by JavaScript"):
         await engine.code("1", functions={"console": echo})
+
+
+@pytest.mark.promise("C3")
+@pytest.mark.asyncio
+async def test_more_values_than_their_reader_has_room_for_are_refused_in_the_code(
+    engine: Engine,
+) -> None:
+    code = """
+    const told = [];
+    for (const one of [[], {}, 'ab', undefined, 1n]) {
+      try { await echo(Array(600000).fill(one)) } catch (error) { told.push(error.name) }
+    }
+    told.push((await echo(Array(10000).fill({a: [1]}))).length);
+    told
+    """
+    limits = Limits(memory=1 << 30)
+    snapshot = await engine.code(code, functions={"echo": echo}, limits=limits, wait=PATIENCE)
+    assert snapshot.value == [*["RangeError"] * 5, 10000], (snapshot.detail, snapshot.output)
+
+
+@pytest.mark.promise("C3")
+@pytest.mark.asyncio
+async def test_a_function_that_leaves_python_does_not_take_us_along(engine: Engine) -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    async def leave_too() -> None:
+        raise SystemExit(4)
+
+    code = """
+    const told = [];
+    for (const f of [leave, leave_too]) {
+      await f().catch((error) => told.push([error.name, error.message]));
+    }
+    told
+    """
+    functions = {"leave": leave, "leave_too": leave_too}
+    snapshot = await engine.code(code, functions=functions, wait=PATIENCE)
+    assert snapshot.value == [["SystemExit", "3"], ["SystemExit", "4"]], snapshot.output

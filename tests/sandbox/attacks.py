@@ -346,6 +346,18 @@ def unix_datagram():
 
 
 @attempt
+def unix_datagram_from_a_pair():
+    one, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    one.sendto(b"x", TOLD["unix"] + "-d")
+
+
+@attempt
+def unix_datagram_from_a_raw_pair():
+    one, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_RAW)
+    one.connect(TOLD["unix"] + "-d")
+
+
+@attempt
 def netlink():
     socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).bind((0, 0))
 

@@ -99,6 +99,9 @@ class Scene:
             server.bind(str(path))
             server.listen()
             path.chmod(0o777)
+        datagrams = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        datagrams.bind(str(box.outside / "listener-d"))
+        (box.outside / "listener-d").chmod(0o777)
         abstract = f"tenuto-{os.urandom(6).hex()}"
         for name, kind in (("", socket.SOCK_STREAM), ("-d", socket.SOCK_DGRAM)):
             server = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
@@ -202,7 +205,8 @@ REAL = [
     "host_shared_memory", "host_secret_variable", "watch_the_state", "list_the_state",
     "list_the_state_by_its_link", "read_own_tape", "write_own_tape", "reach_own_keeper",
     "save_a_tool", "save_a_tool_by_the_link", "tcp_4", "udp_4", "unix_path", "unix_path_inside",
-    "unix_abstract", "unix_datagram", "netlink", "listen", "signal_another",
+    "unix_abstract", "unix_datagram", "unix_datagram_from_a_pair", "unix_datagram_from_a_raw_pair",
+    "netlink", "listen", "signal_another",
     "signal_by_descriptor", "limit_another", "slow_another", "bind_another",
     "shared_memory_of_another",
 ]  # fmt: skip

@@ -239,6 +239,7 @@ async def test_hostile_cells_harm_their_own_session_only(engine: Engine) -> None
     assert last
     broken = await own.run("1")
     assert (broken.state, broken.exit_code) == (State.FAILED, 1)
+    assert "cannot take a cell any more" in broken.output
     gone = await own.run("Object.freeze(globalThis); 1")
     assert gone.done
     assert await other.value("kept") == 1

@@ -300,3 +300,38 @@ async def test_sandboxed_code_can_save_no_tool(
     ], snapshot.output  # fmt: skip
     for folder in folders:
         assert not list(Path(folder).rglob("evil*")), snapshot.output
+
+
+@pytest.mark.promise("C8")
+async def test_a_pipe_where_uses_are_counted_holds_nobody_up(
+    engine: Engine, project: Project
+) -> None:
+    await engine.tools.save("one", "1")
+    counted = Path(project.home) / "composed-tools" / ".usage"
+    counted.mkdir(exist_ok=True)
+    os.mkfifo(counted / "one")
+    snapshot = await engine.run("await tools.one()", language="js", wait=PATIENCE)
+    assert snapshot.state is State.SUCCEEDED and snapshot.value == 1
+    assert await uses(engine, "one") == 0
+
+
+@pytest.mark.promise("C8")
+async def test_a_file_that_was_edited_is_told_as_broken(engine: Engine, project: Project) -> None:
+    await engine.tools.save("one", "1")
+    path = Path(project.home) / "composed-tools" / "one.json"
+    right = path.read_text()
+    path.write_text(right.replace('"type": "object"', '"type": "object", "properties": 7'))
+    with pytest.raises(InvalidInput, match="the schema of one"):
+        await engine.tools.run("one", {}, wait=PATIENCE)
+    path.write_text(right.replace('"version": 1', f'"version": {10**400}'))
+    with pytest.raises(InvalidInput, match="version"):
+        await engine.tools.show("one")
+    assert (await engine.tools.save("one", "2")).code == "2"
+
+
+@pytest.mark.promise("C8")
+async def test_code_that_closes_what_is_put_around_it_is_a_syntax_error(engine: Engine) -> None:
+    await engine.tools.save("out", "1}); globalThis.was = 1; (async () => {")
+    snapshot = await engine.run("await tools.out()", language="js", wait=PATIENCE)
+    assert snapshot.state is State.FAILED
+    assert "SyntaxError: tool out" in snapshot.output, snapshot.output

@@ -88,8 +88,9 @@ class Session:
             vm.equip(given["inputs"] or {}, given["functions"], vm.memory, again=True)
             vm.offer(given["tools"])
         except Exception as error:  # code of the session made that impossible
-            text = f"the session cannot take a cell any more: {error}"
+            text = f"the session cannot take a cell any more, clear it: {str(error)[:1000]}"
             vm.tell({"type": "raised", "name": "InternalError", "message": text})
+            vm.tell({"type": "log", "level": "error", "text": f"Uncaught InternalError: {text}"})
             return _FAILED
         self._running = True
         self._tell_keeper({"type": "cell_begun", "n": number})

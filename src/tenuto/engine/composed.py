@@ -114,6 +114,7 @@ class Tools:
 
         tool = self.show(name)
         inputs = dict(given or {})
+        check_schema(tool.input_schema, f"the schema of {name}")  # the file may have been edited
         faults = Checker(tool.input_schema).faults(inputs)
         if faults:
             raise InvalidInput(

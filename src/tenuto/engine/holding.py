@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import msgspec
 
@@ -32,13 +33,18 @@ def held(work: Work, execution_id: str, project: Project) -> Work:
         return work  # a cell runs where its session does
     # loaded only for those who want it: most executions have no sandbox
     from tenuto.sandboxes import Ladder
-    from tenuto.sandboxes.view import environment, state_folders, view_of
+    from tenuto.sandboxes.view import check_links, environment, inside, state_folders, view_of
 
     spec = work.spec
     cwd = os.path.realpath(spec.cwd)
     hide = state_folders(project.home, os.environ)
     home = os.environ.get("HOME") or os.path.expanduser("~")
     view = view_of(spec.argv, cwd, wish, hide, home)
+    check_links(os.environ, view.write)
+    for path in hide:
+        if any(inside(path, folder) for folder in view.write):
+            with suppress(OSError):  # what we cannot make there, bubblewrap will not start without
+                os.makedirs(path, 0o700, exist_ok=True)
     environ = environment(work.environ, spec.env_names, view, _TMP, cwd)
     subject = Subject(
         id=execution_id,

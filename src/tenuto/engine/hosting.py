@@ -153,7 +153,7 @@ class Server:
             if self.closed.is_set():
                 raise
             self._answer_error(n, {"name": "CancelledError", "message": "the call was cancelled"})
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # that a function leaves is not our end
             self._answer_error(n, self._told(error))
         finally:
             del self._open[n]
@@ -190,7 +190,7 @@ class Server:
         message = {"v": 1, "op": "answer", "n": n, "ok": False, "error": error}
         self._send(json.dumps(message).encode())
 
-    def _told(self, error: Exception) -> dict[str, Any]:
+    def _told(self, error: BaseException) -> dict[str, Any]:
         """Return what the code may know of an exception of ours."""
         try:
             text = str(error)[:_TEXT_MOST]

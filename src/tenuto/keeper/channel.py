@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import fcntl
 import json
+import re
 import select
 import socket
 import struct
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from tenuto.keeper.keeper import Keeper
 
 _MOST = 20 * 1024 * 1024
+_BULK = 1024 * 1024
+_WEIGHT_MOST = 48 * 1024 * 1024
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_VALUE = re.compile(rb'\{"type": ?"value"')
 _WARN = frames.LEVELS.index("warn")
 _OF_CELLS = (
     "cell_queued", "cell_started", "cell_used", "cell_gone",  # from a cell's stem
@@ -130,8 +135,10 @@ class Channel:
             del self._in[: end + 1]
             try:
                 self._take(line)
-            except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
+            except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError):
                 continue  # not of the runner's making
+            except RecursionError:
+                continue
         self._keeper.hold_back()
         return len(data)
 
@@ -161,6 +168,9 @@ class Channel:
             self._sock.close()
 
     def _take(self, line: bytes) -> None:
+        if len(line) > _BULK and _weight(line) > _WEIGHT_MOST:
+            self._refuse(line)
+            return
         try:
             message: Any = json.loads(line)
             if self._keeper.held is not None and (report := self._keeper.held.begun(message)):
@@ -187,6 +197,15 @@ class Channel:
                 one.said(kind, message)
         else:
             self._take_other(kind, message)
+
+    def _refuse(self, line: bytes) -> None:
+        """Leave unread what would take far more memory than its text."""
+        job = self._keeper.job
+        if _VALUE.match(line):
+            note = f"value too large (it holds too much in {len(line)} bytes): return less of it"
+            self._note_value({"repr": note})
+        elif job.get("vm") or job.get("functions"):
+            self._keeper.end_by(verdict.limit("message", f"{_WEIGHT_MOST} bytes once it is read"))
 
     def _take_other(self, kind: object, message: dict[str, Any]) -> None:
         """Take what is said once, at the beginning or at the end."""
@@ -235,3 +254,24 @@ class Channel:
                 fields[name] = str(message[name])[:4096]
         self.confined = fields
         self._keeper.writer.event("confined", **fields)
+
+
+def _weight(line: bytes) -> int:
+    """Return what a message takes once it is read, up to 25 times its text; or that it is too much."""
+    most = _outside(line) + 52 * (line.count(b'"') // 2 - line.count(b'":'))
+    if most <= _WEIGHT_MOST:
+        return most
+    total = end = 0
+    for text in _TEXT.finditer(line):  # what stands in its texts does not count
+        between = line[end : text.start()]
+        total += 84 if between == b"," else 52 + _outside(between)
+        end = text.end()
+        if line[end : end + 1] == b":":  # the names of fields are shared
+            total -= 52
+        if total > _WEIGHT_MOST:
+            return total
+    return total + _outside(line[end:])
+
+
+def _outside(line: bytes) -> int:
+    return 184 * line.count(b"{") + 64 * line.count(b"[") + 32 * line.count(b",")

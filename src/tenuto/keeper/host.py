@@ -176,6 +176,7 @@ class Host:
     def _count(self) -> None:
         """Add to the files that count the uses of tools; they are no part of the record."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags |= os.O_NONBLOCK  # nobody reads a pipe that stands in its place
         for name, times in self._uses.items():
             try:
                 fd = os.open(self._usage[name], flags, 0o600)

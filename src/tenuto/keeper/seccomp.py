@@ -26,6 +26,7 @@ _X32 = 0x40000000  # x86_64 only: the same architecture, other numbers
 _NR, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _LOAD, _AND, _JEQ, _JGT, _JGE, _RET = 0x20, 0x54, 0x15, 0x25, 0x35, 0x06
 _MOST = 4096
+_UNIX, _CONNECTED = 1, (1, 5)  # SOCK_STREAM and SOCK_SEQPACKET
 
 Condition = tuple[int, int, int, bool]
 Rule = tuple[str, int, tuple[Condition, ...]]
@@ -78,9 +79,20 @@ def deny(
 
 
 def sockets(families: Iterable[int], code: int = errno.EACCES) -> list[Rule]:
-    """Return rules under which only sockets of these families can be made."""
-    passing = [rule("socket", ALLOW, when(0, family)) for family in families]
-    return [*passing, rule("socket", fail(code))]
+    """Return rules under which only sockets of these families can be made, and pairs that stay so."""
+    known = tuple(families)
+    passing = [rule("socket", ALLOW, when(0, family)) for family in known]
+    return [*passing, rule("socket", fail(code)), *(() if _UNIX in known else pairs(code))]
+
+
+def pairs(code: int = errno.EACCES) -> list[Rule]:
+    """Return rules under which only pairs can be made whose ends cannot reach anybody else.
+
+    An end of a pair for datagrams could send to any socket in the file system that it can name.
+    """
+    unix = when(0, _UNIX)
+    passing = [rule("socketpair", ALLOW, unix, when(1, kind, mask=0xF)) for kind in _CONNECTED]
+    return [*passing, rule("socketpair", fail(code))]
 
 
 def available() -> bool:

@@ -117,13 +117,35 @@ def _files(subject: Subject) -> list[str | int]:
         words += _read_only(path) if path not in system else ()
     for path in view.write:
         words += ["--bind", path, path]
-    for path in view.execute:  # what is only to be read stays so inside what is not
-        if any(inside(path, folder) for folder in view.write):
-            words += ["--ro-bind", path, path]
-    for path in view.hide:
-        if any(inside(path, other) for other in (*view.write, *view.execute)):
-            words += ["--tmpfs", path, "--remount-ro", path]
+    fixed = [path for path in view.execute if _within(path, view.write)]
+    hidden = [path for path in view.hide if _within(path, view.write)]
+    for path in _above([*fixed, *hidden], view.write):
+        words += ["--bind", path, path]
+    for path in fixed:  # what is only to be read stays so inside what is not
+        words += ["--ro-bind", path, path]
+    hidden += [p for p in view.hide if _within(p, view.execute) and os.path.isdir(p)]
+    for path in dict.fromkeys(hidden):
+        words += ["--tmpfs", path, "--remount-ro", path]
     return [*words, "--remount-ro", "/"]
+
+
+def _within(path: str, folders: Sequence[str]) -> bool:
+    return any(inside(path, folder) for folder in folders)
+
+
+def _above(paths: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """Return the folders between these and the writable ones that they lie in, outermost first.
+
+    A mount of its own cannot be moved away; a folder that a mount lies in could be, and another one
+    made in its place, which those outside would take for the one that was protected.
+    """
+    found: set[str] = set()
+    for path in paths:
+        above = os.path.dirname(path)
+        while any(inside(above, folder) and above != folder for folder in folders):
+            found.add(above)
+            above = os.path.dirname(above)
+    return sorted(found - set(folders))
 
 
 def _copied(subject: Subject) -> list[str]:

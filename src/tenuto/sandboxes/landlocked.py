@@ -49,6 +49,9 @@ class Landlocked:
             found.append("files outside can be emptied (Linux 6.2 is needed)")
         if version < 6:
             found.append("processes outside can be sent signals (Linux 6.12 is needed)")
+        for path in subject.view.execute:
+            if any(inside(path, folder) and path != folder for folder in subject.view.write):
+                found.append(f"{path} can be changed: it lies inside a folder that can be")
         if subject.net == "loopback":
             found.append("net loopback: only bubblewrap can give it, so the network is off")
         if subject.limits.pids and "pids" not in subject.groups:

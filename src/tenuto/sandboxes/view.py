@@ -41,8 +41,27 @@ def inside(path: str, folder: str) -> bool:
 
 def state_folders(home: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return where this user's Tenuto keeps what nobody held may see: state, tools, settings."""
+    # those that are not there yet too: what a program makes in their place would be believed
+    return tuple(dict.fromkeys(map(os.path.realpath, (home, *_named(environ)))))
+
+
+def check_links(environ: Mapping[str, str], write: Iterable[str]) -> None:
+    """Refuse a writable folder with a link in it that leads to our own: it could be replaced."""
+    for place in _named(environ):
+        path = place
+        while path != os.path.dirname(path):
+            folder = os.path.realpath(os.path.dirname(path))
+            if os.path.islink(path) and any(inside(folder, one) for one in write):
+                raise InvalidInput(
+                    f"{path} leads to Tenuto's own state, and could be replaced from inside",
+                    "use another folder, or a folder in place of that link",
+                )
+            path = os.path.dirname(path)
+
+
+def _named(environ: Mapping[str, str]) -> list[str]:
     user = environ.get("HOME") or os.path.expanduser("~")
-    places = [home]
+    places: list[str] = []
     for variable, default in (
         ("XDG_STATE_HOME", ".local/state"),
         ("XDG_DATA_HOME", ".local/share"),
@@ -51,8 +70,7 @@ def state_folders(home: str, environ: Mapping[str, str]) -> tuple[str, ...]:
         places.append(os.path.join(environ.get(variable) or os.path.join(user, default), "tenuto"))
     if other := environ.get("TENUTO_HOME"):
         places.append(os.path.abspath(other))
-    real = (os.path.realpath(place) for place in places)
-    return tuple(dict.fromkeys(place for place in real if os.path.isdir(place)))
+    return places
 
 
 def view_of(
@@ -68,7 +86,7 @@ def view_of(
             )
     execute = [path for path in _SYSTEM if os.path.isdir(path) and os.listdir(path)]
     execute += [path for name in _ETC if os.path.exists(path := f"/etc/{name}")]
-    for path in _needed(argv, user_home, hide):
+    for path in _needed(argv, user_home, hide, write):
         if not any(inside(path, other) for other in (*execute, *write)):
             execute.append(path)
     execute += [_given(path, cwd, hide, "readable") for path in wish.readable]
@@ -87,14 +105,21 @@ def _given(path: str, cwd: str, hide: tuple[str, ...], what: str) -> str:
     return full
 
 
-def _needed(argv: tuple[str, ...], user_home: str, hide: tuple[str, ...]) -> list[str]:
+def _needed(
+    argv: tuple[str, ...], user_home: str, hide: tuple[str, ...], write: list[str]
+) -> list[str]:
     """Return what the program itself is made of: where it is installed, and our runner for it."""
+    real = os.path.dirname(os.path.realpath(argv[0]))
     found: list[str] = []
     for hop in _hops(argv[0]):
         prefix = _prefix(hop)
         too_much = prefix == os.path.realpath(user_home) or any(inside(h, prefix) for h in hide)
         found.append(hop if too_much or prefix == "/" else prefix)
-        found += _base_of(os.path.join(prefix, "pyvenv.cfg"))
+        writable = any(inside(os.path.realpath(prefix), folder) for folder in write)
+        for home in _base_of(os.path.join(prefix, "pyvenv.cfg")):
+            # one that was held before could have written there what it wants to see next
+            if not writable or os.path.realpath(home) == real:
+                found.append(os.path.dirname(home))
     found += [os.path.dirname(word) for word in argv[1:] if inside(word, _PACKAGE)]
     return found
 
@@ -126,13 +151,13 @@ def _prefix(program: str) -> str:
 
 
 def _base_of(settings: str) -> list[str]:
-    """Return the installation that a Python virtual environment was made from."""
+    """Return where the Python is that a virtual environment was made from."""
     try:
         with open(settings, encoding="utf-8", errors="replace") as file:
             pairs = [line.partition("=") for line in file]
     except OSError:
         return []
-    return [os.path.dirname(value.strip()) for key, _, value in pairs if key.strip() == "home"]
+    return [value.strip() for key, _, value in pairs if key.strip() == "home"]
 
 
 def environment(

@@ -30,6 +30,7 @@ _VERSIONS, _USAGE, _LOCK = ".versions", ".usage", ".lock"
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MOST = 8 * 1024 * 1024
+_VERSION_MOST = 10**9
 _KEPT = ("name", "description", "input_schema", "code", "language", "version", "created", "updated")
 
 
@@ -126,7 +127,8 @@ class ComposedTools:
             file = msgspec.json.decode(data, type=_File)
             if file.name != name:
                 raise BrokenToolError(f"it is named {file.name!r}")
-            if file.language not in ("js", "ts") or file.version < 1 or not file.code:
+            in_range = 1 <= file.version <= _VERSION_MOST
+            if file.language not in ("js", "ts") or not in_range or not file.code:
                 raise BrokenToolError("language, version or code is wrong")
         except (InvalidInput, msgspec.MsgspecError, RecursionError, ValueError) as error:
             raise BrokenToolError(str(error)) from None
@@ -371,6 +373,7 @@ def count_use(usage: int, name: str, times: int) -> None:
     if usage < 0:
         return
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags |= os.O_NONBLOCK  # nobody reads a pipe that stands in its place
     file = os.open(name, flags, 0o600, dir_fd=usage)
     try:
         os.write(file, b"%d %d\n" % (time.time_ns(), times))

@@ -43,7 +43,7 @@
     const { made, flawed } = kit;
     kit.made = kit.flawed = undefined;
     if (typeof message === 'string') throw new SyntaxError(`tool ${tool.name}: ${message}`);
-    if (typeof made !== 'function') throw flawed;
+    if (typeof made !== 'function') throw flawed ?? new SyntaxError(`tool ${tool.name}: its code ends before its end`);
     tool.call = made;
   };
 

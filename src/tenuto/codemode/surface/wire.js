@@ -4,7 +4,17 @@
   'use strict';
   const DEPTH_MAX = 200;
   const { TypeError, RangeError, stringify } = kit;
-  const plainTag = (kind, text) => `{"$":${stringify(kind)},"v":${stringify(text)}}`;
+  // What it is for whoever reads it, in bytes: the keeper ends us at a third more.
+  const WEIGHT_MAX = 36 * 1024 * 1024;
+  let weight = 0;
+  const weigh = (more) => {
+    weight += more;
+    if (weight > WEIGHT_MAX) throw new RangeError('so many values cannot be passed on at once: pass less, or text');
+  };
+  const plainTag = (kind, text) => {
+    weigh(300);
+    return `{"$":${stringify(kind)},"v":${stringify(text)}}`;
+  };
 
   const number = (value) => {
     if (kit.isFinite(value) && !kit.is(value, -0)) return kit.String(value);
@@ -106,6 +116,7 @@
     }
     const line = { __proto__: null, value, above };
     const kind = kit.classOf(value);
+    weigh(kind === 'Array' ? 64 : 184);
     if (kind === 'Array') return list(value, depth, line);
     if (kind === 'Date') {
       return kit.is(kit.dateTime(value), NaN) ? plainTag('number', 'NaN') : plainTag('date', kit.dateText(value));
@@ -118,8 +129,10 @@
   };
 
   const encode = (value, depth, above) => {
+    weigh(32);
     switch (typeof value) {
       case 'string':
+        weigh(52);
         return kit.isWellFormed(value) ? stringify(value) : plainTag('utf16', kit.toBase64(units(value)));
       case 'boolean':
         return value ? 'true' : 'false';
@@ -128,6 +141,7 @@
       case 'bigint':
         return plainTag('bigint', kit.bigintText(value));
       case 'undefined':
+        weigh(300);
         return '{"$":"undefined"}';
       case 'object':
         return value === null ? 'null' : object(value, depth, above);
@@ -174,7 +188,10 @@
     return value;
   };
 
-  kit.encode = (value) => encode(value, 0, null);
+  kit.encode = (value) => {
+    weight = 0;
+    return encode(value, 0, null);
+  };
   kit.decode = decode; // of what was parsed already
 
   /** Whether JSON reads back as the very same value, in Python too. */
