@@ -147,7 +147,7 @@ async def test_files_and_folders_are_the_owners_alone(engine: Engine, project: P
             continue
         if stat.S_ISDIR(mode):
             fine = stat.S_IMODE(mode) == 0o700
-        elif stat.S_ISSOCK(mode) or stat.S_ISLNK(mode):  # neither has rights of its own
+        elif stat.S_ISSOCK(mode):
             fine = stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         else:
             fine = stat.S_IMODE(mode) == 0o600

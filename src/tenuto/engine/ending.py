@@ -123,7 +123,7 @@ def _take_over(project: Project, execution_id: str) -> None:
             time.sleep(_PAUSE_S)
     try:
         execution = recover.load(project, execution_id) or execution  # its last words are read, too
-        recover.sweep_after(project.folder(execution_id), execution)
+        recover.sweep_after(execution)
         if execution.live:
             detail = "SIGKILL on request; its keeper did not answer and was ended too"
             size, lines = recover.output_of(project.folder(execution_id))

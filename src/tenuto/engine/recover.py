@@ -76,7 +76,7 @@ def settle(project: Project, execution_id: str) -> Execution | None:
     try:
         execution = load(project, execution_id)
         if execution is not None and _needs_keeper(execution):
-            swept = sweep_after(folder, execution)
+            swept = sweep_after(execution)
             pen.append(_what_happened(folder, execution, swept))
     except OSError:
         return _lost_unwritten(folder, execution) if execution is not None else None
@@ -115,15 +115,17 @@ def output_of(folder: str) -> tuple[int, int]:
     return size, lines
 
 
-def sweep_after(folder: str, execution: Execution) -> int:
+def sweep_after(execution: Execution) -> int:
     """End every process that a dead keeper left; return how many there were."""
     started = execution.started
     known: list[tuple[int, int]] = []
-    group = cgroup.word(folder)  # it may have died before its start was recorded
+    group = ""
     if started is not None and started.boot == procfs.boot_id():
         known = [(started.pid, started.pid_start), (started.keeper_pid, started.keeper_start)]
         known += [(one.pid, one.start) for one in execution.left_behind]
-        group = started.cgroup or group
+        group = started.cgroup
+    elif started is None:  # it may have died before its start was recorded
+        group = cgroup.claimed(execution.id)
     swept = sweep(execution.id, group, known, _SWEEP_S)
     held = execution.confined
     if held is not None and os.path.basename(held.scratch) == f"tenuto-{execution.id}":
@@ -136,7 +138,7 @@ def sweep_after(folder: str, execution: Execution) -> int:
 
 
 def _lost_unread(folder: str, execution: Execution) -> Execution:
-    sweep_after(folder, execution)
+    sweep_after(execution)
     execution.apply(time.time_ns(), ev.Lost(reason=_why_unread(folder)))
     return execution
 
@@ -152,7 +154,7 @@ def _why_unread(folder: str) -> str:
 
 
 def _lost_unwritten(folder: str, execution: Execution) -> Execution:
-    swept = sweep_after(folder, execution)
+    swept = sweep_after(execution)
     execution.apply(time.time_ns(), _what_happened(folder, execution, swept))
     return execution
 

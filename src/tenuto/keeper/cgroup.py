@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 _GROUP = "tenuto"
-_WORD = "group"
+_CLAIM = "user.tenuto.execution"
 
 
 def find_base() -> str:
@@ -64,31 +64,31 @@ def create(base: str) -> str:
     return path
 
 
-def leave_word(path: str, dir_fd: int) -> None:
-    """Say in an execution's folder where its processes will be, before there are any; "" takes it back.
+def claim(path: str, execution_id: str) -> None:
+    """Write on a group whose processes it will hold, before there are any.
 
     A keeper that dies before its start is recorded leaves nothing else to find those by that left its
-    tree and cleared their environment. It is a link, and no file: one system call.
+    tree and cleared their environment.
     """
     try:
-        if path:
-            os.symlink(path, _WORD, dir_fd=dir_fd)
-        else:
-            os.unlink(_WORD, dir_fd=dir_fd)
-    except FileExistsError:  # of a keeper that died here before
-        leave_word("", dir_fd)
-        leave_word(path, dir_fd)
+        os.setxattr(path, _CLAIM, execution_id.encode())
     except OSError:
-        return  # no room: the start will be recorded, or not even begun
+        return  # Linux before 5.7 cannot
 
 
-def word(folder: str) -> str:
-    """Return the group that a keeper left word of, or ""."""
-    try:
-        path = os.readlink(os.path.join(folder, _WORD))
-    except OSError:
-        return ""
-    return path if os.path.basename(os.path.dirname(path)).startswith(_GROUP) else ""
+def claimed(execution_id: str) -> str:
+    """Return the group that was claimed for an execution, or ""."""
+    wanted = execution_id.encode()
+    for folder, names, _ in os.walk(_mount_point() or "/nowhere"):
+        if os.path.basename(folder).startswith(_GROUP):
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    if os.getxattr(path, _CLAIM) == wanted:
+                        return path
+                except OSError:
+                    continue
+    return ""
 
 
 def tidy(base: str) -> None:

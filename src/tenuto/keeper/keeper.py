@@ -97,7 +97,8 @@ class Keeper:
             data = self.held.words()
         elif job.get("vm"):
             data = machine_words(job)
-        cgroup.leave_word(self.child.group, dir_fd)
+        if self.child.group:
+            cgroup.claim(self.child.group, self.id)
         stem = self.child.begin(job, self.writer.await_rest)
         self.channel = Channel(self, data if stem else b"", job.get("code"))
         point("keeper-begun")
@@ -122,7 +123,6 @@ class Keeper:
         os.unlink(protocol.NAME, dir_fd=self._dir_fd)
         if self.child.group:
             cgroup.remove(self.child.group)
-            cgroup.leave_word("", self._dir_fd)
         if self.held is not None:
             self.held.close()
 
