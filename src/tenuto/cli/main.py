@@ -161,9 +161,9 @@ def _split(argv: list[str]) -> tuple[list[str], str, list[str]]:
 
 
 def _module(verb: str) -> ModuleType:
-    import importlib
-
-    return importlib.import_module(f"tenuto.cli.{VERBS[verb][0]}")
+    name = f"tenuto.cli.{VERBS[verb][0]}"
+    __import__(name)  # importlib itself would have to be loaded
+    return sys.modules[name]
 
 
 def _load_msgspec() -> None:
@@ -174,7 +174,6 @@ def _load_msgspec() -> None:
     """
     if "msgspec" in sys.modules:
         return
-    import importlib
     from types import SimpleNamespace
 
     system = os.uname().sysname
@@ -185,7 +184,7 @@ def _load_msgspec() -> None:
     lean = {name: one for name, one in lean.items() if name not in sys.modules}
     sys.modules.update(lean)  # type: ignore[arg-type]
     try:
-        importlib.import_module("msgspec")
+        __import__("msgspec")
     finally:
         for name in lean:
             del sys.modules[name]
