@@ -394,7 +394,7 @@ async def test_a_short_soak_leaves_the_zygote_flat(folder: Path, project: Projec
 @pytest.mark.timeout(900)
 @pytest.mark.promise("C2")
 async def test_a_long_soak_leaves_the_zygote_flat(folder: Path, project: Project) -> None:
-    await soak(folder, project, 4000)
+    await soak(folder, project, 10_000)
 
 
 @pytest.mark.promise("C2")
