@@ -12,10 +12,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PATIENCE = 60.0
 HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN = "2026-07-28"
 VERSIONS = (*HANDSHAKE, MODERN)
+
+
+def slow(value: str) -> Any:
+    """Return a parameter that is left to the slow lane: others of its kind are not."""
+    return pytest.param(value, marks=pytest.mark.full)
+
+
 META = "io.modelcontextprotocol/"
 TASKS = META + "tasks"
 

@@ -7,7 +7,7 @@ import re
 import time
 
 import pytest
-from mcp_help import VERSIONS, Place, text
+from mcp_help import VERSIONS, Place, slow, text
 
 from tenuto.engine.reports import ReportLine
 from tenuto.mcp.replies import listed
@@ -18,7 +18,7 @@ SLEEP = "import sys, time; sys.stdout.write('up\\n'); time.sleep(600)"  # one wr
 
 
 @pytest.mark.promise("M1", "M3")
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", (VERSIONS[0], *map(slow, VERSIONS[1:-1]), VERSIONS[-1]))
 def test_code_is_run_and_answered_in_every_version(place: Place, version: str):
     wire = place.wire(version)
     names = [tool["name"] for tool in wire.request("tools/list")["tools"]]

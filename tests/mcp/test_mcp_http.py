@@ -15,7 +15,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp_help import META, MODERN, Place
+from mcp_help import META, MODERN, Place, slow
 
 
 class Listening:
@@ -94,7 +94,7 @@ async def test_the_sdks_client_over_http(place: Place, listening: Listening, mod
 
 
 @pytest.mark.promise("M3")
-@pytest.mark.parametrize("mode", ["legacy", "auto", MODERN])
+@pytest.mark.parametrize("mode", [slow("legacy"), "auto", slow(MODERN)])
 @pytest.mark.asyncio
 async def test_the_sdks_client_over_stdio(place: Place, mode: str):
     server = StdioServerParameters(

@@ -26,6 +26,7 @@ STREAMING = """
 """
 
 
+@pytest.mark.full  # it takes the thirty seconds that it is about
 @pytest.mark.promise("M1", "X3")
 @pytest.mark.timeout(180)
 def test_example_1_a_long_task_is_handed_over_after_thirty_seconds(place: Place):

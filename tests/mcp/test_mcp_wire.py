@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from mcp_help import HANDSHAKE, META, MODERN, VERSIONS, Place, Wire, text
+from mcp_help import HANDSHAKE, META, MODERN, VERSIONS, Place, Wire, slow, text
 
 from tenuto.mcp.greeting import Greeter
 
@@ -111,6 +111,7 @@ def test_progress_carries_the_new_lines_in_increasing_steps(place: Place, versio
     wire.call("execute", action="kill")
 
 
+@pytest.mark.full
 @pytest.mark.promise("M3")
 def test_silent_work_is_told_of_soon_and_then_every_five_seconds(place: Place):
     wire = place.wire()
@@ -194,7 +195,7 @@ def test_stdout_is_json_rpc_whatever_children_do(place: Place):
 
 
 @pytest.mark.promise("M3")
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", (VERSIONS[0], *map(slow, VERSIONS[1:-1]), VERSIONS[-1]))
 def test_what_is_answered_at_once_is_what_the_sdk_answers(place: Place, version: str):
     wire = place.wire(version)
     wire.call("execute", command=["true"])  # the SDK is there now

@@ -117,6 +117,7 @@ def test_processor_time(limited: Box) -> None:
     assert_limit(end, "cpu", "1 s")
 
 
+@pytest.mark.full
 def test_processor_time_of_all_together(limited: Box) -> None:
     code = "echo begun; for i in 1 2 3 4 5 6 7 8; do (while :; do :; done) & done; wait"
     end = limited.run("--cpu", "2s", "--lang", "bash", "--", code)
