@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tenuto import Engine, NotRunning, Settings, Snapshot
-from tenuto.dispatch.fresh import FreshLauncher
-from tenuto.engine.blocking import BlockingEngine
+from tenuto import Engine, Snapshot
 from tenuto.engine.recover import load
-from tenuto.keeper import procfs
 from tenuto.keeper.frames import EVENT, Frame
-from tenuto.stores.layout import Project, find_project
+from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
 
 FULL = "landlock+seccomp+rlimits"
-
-
-def project_of(folder: Path) -> Project:
-    return find_project(str(folder), os.environ)
 
 
 def tape(project: Project, execution_id: str) -> list[Frame]:
@@ -71,29 +63,3 @@ async def value_of(engine: Engine, code: str, **options: Any) -> Any:
     snapshot = await js(engine, code, **options)
     assert snapshot, (snapshot.reason, snapshot.detail, snapshot.output)
     return snapshot.value
-
-
-def end_everything(project: Project) -> None:
-    """Kill what runs; every tape must be whole and no keeper have met a defect."""
-    if not os.path.isdir(project.home):
-        return
-    engine = BlockingEngine(project, Settings(), FreshLauncher())
-    try:
-        for execution_id in project.all_ids():
-            if engine.show(execution_id).running:
-                try:
-                    engine.kill(execution_id)
-                except NotRunning:
-                    continue
-    finally:
-        engine.close()
-    for one in project.all_ids():
-        with TapeReader(project.folder(one)) as reader:
-            frames = list(reader.frames())
-            assert reader.damaged == 0, f"{one}: {reader.damaged} damaged bytes"
-            faults = [f.body for f in frames if f.stream == EVENT and b'"faulted"' in f.body]
-            assert not faults, f"{one}: its keeper met a defect: {faults[0].decode()}"
-        started = load(project, one)
-        if started is not None and started.started is not None:
-            pid = started.started.pid
-            assert procfs.start_time(pid) != started.started.pid_start, f"{one}: {pid} lives"

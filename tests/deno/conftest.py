@@ -1,40 +1,18 @@
-"""A real engine on a project of its own; whatever was started is gone, and whole, afterwards."""
+"""Nothing is left behind in these tests: a deno process has no children."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
-from deno_help import end_everything, project_of
-
-from tenuto import Engine
-from tenuto.stores.layout import Project
+from engine_help import project_of, tape_events
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty project folder as the current one, with state and settings under tmp_path."""
-    place = tmp_path / "project"
-    place.mkdir()
-    for name in [name for name in os.environ if name.startswith("TENUTO_")]:
-        if name != "TENUTO_TEST_REQUIRE_ALL":
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.chdir(place)
-    yield place
-    end_everything(project_of(place))
-
-
-@pytest_asyncio.fixture
-async def engine(folder: Path) -> AsyncIterator[Engine]:
-    async with Engine(str(folder)) as engine:
-        yield engine
-
-
-@pytest.fixture
-def project(folder: Path) -> Project:
-    return project_of(folder)
+def folder(folder: Path) -> Iterator[Path]:
+    yield folder
+    project = project_of(folder)
+    for one in project.all_ids():
+        left = [event for event in tape_events(project, one) if event["type"] == "left_behind"]
+        assert not left, f"{one} left something behind: {left}"

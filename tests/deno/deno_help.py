@@ -11,23 +11,17 @@ from typing import Any
 
 import msgspec
 
-from tenuto import Engine, NotRunning, Settings, Snapshot
-from tenuto.dispatch.fresh import FreshLauncher
-from tenuto.engine.blocking import BlockingEngine
+from tenuto import Engine, Snapshot
 from tenuto.engine.recover import load
 from tenuto.keeper import procfs
 from tenuto.keeper.frames import EVENT
-from tenuto.stores.layout import Project, find_project
+from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
 
 FULL = "permissions+landlock+seccomp+rlimits"
 
 OWN_MEMORY = (100 + os.getpid() % 400) << 20
 """By this the processes of an engine are told from those of other tests on the machine."""
-
-
-def project_of(folder: Path) -> Project:
-    return find_project(str(folder), os.environ)
 
 
 async def deno(engine: Engine, code: str, language: str = "js", **options: Any) -> Snapshot:
@@ -84,31 +78,3 @@ def _reads(pid: int) -> bool:
         return Path(f"/proc/{pid}/syscall").read_text().startswith("0 0x0 ")
     except OSError:
         return False
-
-
-def end_everything(project: Project) -> None:
-    """Kill what runs; every tape must be whole, and no process of any execution be left."""
-    if not os.path.isdir(project.home):
-        return
-    engine = BlockingEngine(project, Settings(), FreshLauncher())
-    try:
-        for execution_id in project.all_ids():
-            if engine.show(execution_id).running:
-                try:
-                    engine.kill(execution_id)
-                except NotRunning:
-                    continue
-    finally:
-        engine.close()
-    for one in project.all_ids():
-        with TapeReader(project.folder(one)) as reader:
-            frames = list(reader.frames())
-            assert reader.damaged == 0, f"{one}: {reader.damaged} damaged bytes"
-            faults = [f.body for f in frames if f.stream == EVENT and b'"faulted"' in f.body]
-            assert not faults, f"{one}: its keeper met a defect: {faults[0].decode()}"
-            left = [f.body for f in frames if f.stream == EVENT and b'"left_behind"' in f.body]
-            assert not left, f"{one} left something behind: {left[0].decode()}"
-        started = load(project, one)
-        if started is not None and started.started is not None:
-            pid = started.started.pid
-            assert procfs.start_time(pid) != started.started.pid_start, f"{one}: {pid} lives"

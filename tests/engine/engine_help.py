@@ -205,6 +205,11 @@ def assert_nothing_left(project: Project) -> None:
             assert frames[-1].end == reader.size, f"{one}: a torn tail"
             faults = [f.body for f in frames if f.stream == EVENT and b'"faulted"' in f.body]
             assert not faults, f"{one}: its keeper met a defect: {faults[0].decode()}"
+        started = folded(project, one).started
+        if started is not None:
+            assert procfs.start_time(started.pid) != started.pid_start, (
+                f"{one}: {started.pid} lives"
+            )
 
 
 def end_everything(project: Project) -> None:

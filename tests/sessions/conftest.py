@@ -1,56 +1,15 @@
-"""A project of its own for every test; whatever was started is gone, and whole, afterwards."""
+"""What the session tests need besides a project of their own."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from engine_help import assert_nothing_left, end_everything, project_of
 from session_help import Line
-
-from tenuto import Engine
-from tenuto.stores.layout import Project
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty project folder as the current one, with state and settings under tmp_path."""
-    place = tmp_path / "project"
-    place.mkdir()
-    for name in [name for name in os.environ if name.startswith("TENUTO_")]:
-        if not name.startswith("TENUTO_TEST_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("TENUTO_KEEPER_LOG", str(tmp_path / "keeper.log"))
-    beside = os.path.dirname(sys.executable)
-    monkeypatch.setenv("PATH", beside + os.pathsep + os.environ.get("PATH", os.defpath))
-    monkeypatch.chdir(place)
-    yield place
-    project = project_of(place)
-    end_everything(project)
-    assert_nothing_left(project)
-    log = tmp_path / "keeper.log"
-    assert not log.exists(), log.read_text()
-
-
-@pytest_asyncio.fixture
-async def engine(folder: Path) -> AsyncIterator[Engine]:
-    async with Engine(str(folder)) as engine:
-        yield engine
-
-
-@pytest.fixture
-def project(folder: Path) -> Project:
-    return project_of(folder)
 
 
 @pytest.fixture
