@@ -137,8 +137,14 @@ class Client:
         return {}
 
     def add(self) -> None:
-        """Add our server, as docs/mcp.md says."""
-        raise NotImplementedError
+        """Add our server with the line that docs/mcp.md gives for it."""
+        words = quoted(documented(self.row))[0].split()
+        assert words[0] == self.name
+        done = subprocess.run(
+            [self.path, *words[1:]], cwd=self.home.folder, env=self.env, timeout=PATIENCE,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def command(self, prompt: str) -> list[str]:
         raise NotImplementedError
@@ -192,15 +198,6 @@ class Claude(Client):
             "DISABLE_ERROR_REPORTING": "1",
         }
 
-    def add(self) -> None:
-        words = quoted(documented(self.row))[0].split()
-        assert words[0] == "claude"
-        done = subprocess.run(
-            [self.path, *words[1:]], cwd=self.home.folder, env=self.env, timeout=PATIENCE,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-
     def command(self, prompt: str) -> list[str]:
         if self.timeout is not None:
             self.env["MCP_TOOL_TIMEOUT"] = str(int(self.timeout * 1000))
@@ -239,13 +236,7 @@ stream_max_retries = 1
 supports_websockets = false
 """
         )
-        words = quoted(documented(self.row))[0].split()
-        assert words[0] == "codex"
-        done = subprocess.run(
-            [self.path, *words[1:]], cwd=self.home.folder, env=self.env, timeout=PATIENCE,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+        super().add()
 
     def command(self, prompt: str) -> list[str]:
         approve = 'mcp_servers.tenuto.default_tools_approval_mode="approve"'

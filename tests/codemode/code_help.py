@@ -5,37 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from tenuto import Engine, Snapshot
-from tenuto.engine.recover import load
-from tenuto.keeper.frames import EVENT, Frame
-from tenuto.stores.layout import Project
-from tenuto.stores.tape import TapeReader
 
 FULL = "landlock+seccomp+rlimits"
-
-
-def tape(project: Project, execution_id: str) -> list[Frame]:
-    with TapeReader(project.folder(execution_id)) as reader:
-        return list(reader.frames())
-
-
-def events(project: Project, execution_id: str, kind: str) -> list[dict[str, Any]]:
-    found = [msgspec.json.decode(f.body) for f in tape(project, execution_id) if f.stream == EVENT]
-    return [event for event in found if event["type"] == kind]
-
-
-def keeper_pid(project: Project, execution_id: str) -> int:
-    execution = load(project, execution_id)
-    assert execution is not None and execution.started is not None
-    return execution.started.keeper_pid
-
-
-def main_pid(project: Project, execution_id: str) -> int:
-    execution = load(project, execution_id)
-    assert execution is not None and execution.started is not None
-    return execution.started.pid
 
 
 def status_of(pid: int) -> dict[str, str]:

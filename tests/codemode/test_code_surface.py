@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from code_help import FULL, events, js, value_of
+from code_help import FULL, js, value_of
+from engine_help import events_of
 
 from tenuto import Engine
 from tenuto.stores.layout import Project
@@ -153,7 +154,7 @@ async def test_errors_name_what_and_where(
 ) -> None:
     snapshot = await js(engine, code)
     assert (snapshot.state, snapshot.exit_code) == ("failed", 1)
-    (raised,) = events(project, snapshot.id, "raised")
+    (raised,) = events_of(project, snapshot.id, "raised")
     assert raised["name"] == name
     assert message in raised["message"]
     assert raised.get("line") == line, raised

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from code_help import FULL, events, keeper_pid, status_of, value_of
+from code_help import FULL, status_of, value_of
+from engine_help import events_of, keeper_pid
 
 from tenuto import Engine, Snapshot
 from tenuto.codemode import job
@@ -128,7 +129,7 @@ async def test_every_attack_is_refused(victim: Engine, project: Project) -> None
         assert "DONE" not in snapshot.output, (name, snapshot.output)
         ended = snapshot.signal == "SIGSYS" or "REFUSED" in snapshot.output
         assert ended, (name, snapshot.reason, snapshot.detail, snapshot.output)
-        (confined,) = events(project, snapshot.id, "confined")
+        (confined,) = events_of(project, snapshot.id, "confined")
         assert confined["level"] == FULL, confined
     assert not os.path.lexists("/tmp/tenuto-vm-was-here")
 
@@ -155,7 +156,7 @@ async def test_the_state_folder_and_sockets_are_out_of_reach(
 async def test_the_process_has_nothing_it_does_not_need(victim: Engine, project: Project) -> None:
     snapshot = await victim.run("machine._readers = 1\nmachine._wait()", language="js")
     assert snapshot.running
-    pid = events(project, snapshot.id, "started")[0]["pid"]
+    pid = events_of(project, snapshot.id, "started")[0]["pid"]
     status = status_of(pid)
     assert status["NoNewPrivs"].strip() == "1"
     assert status["Seccomp"].strip() == "2"
@@ -199,10 +200,10 @@ async def test_forged_messages_harm_only_the_forger(
 ) -> None:
     snapshot = await attack(victim, code)
     assert snapshot.state in ("succeeded", "failed")
-    assert len(events(project, snapshot.id, "value_returned")) <= 1
-    assert len(events(project, snapshot.id, "raised")) <= 1
-    assert [one["level"] for one in events(project, snapshot.id, "confined")] == [FULL]
-    assert len(events(project, snapshot.id, "ended")) == 1
+    assert len(events_of(project, snapshot.id, "value_returned")) <= 1
+    assert len(events_of(project, snapshot.id, "raised")) <= 1
+    assert [one["level"] for one in events_of(project, snapshot.id, "confined")] == [FULL]
+    assert len(events_of(project, snapshot.id, "ended")) == 1
     keeper = keeper_pid(project, snapshot.id)
     if os.path.exists(f"/proc/{keeper}/status"):  # it waits for another job
         assert int(status_of(keeper)["VmHWM"].split()[0]) < 96 * 1024
@@ -265,7 +266,7 @@ async def test_a_step_down_the_ladder_is_told_and_still_holds(
                 assert (one in told) or os.geteuid() != 0
         refused = await engine.run("say('it ran')", language="js", wait=60, sandbox="require")
         assert refused.state == "failed" and "required" in refused.detail, refused
-        assert refused.output == "" and not events(project, refused.id, "value_returned")
+        assert refused.output == "" and not events_of(project, refused.id, "value_returned")
 
 
 @pytest.mark.promise("S2")
@@ -277,7 +278,7 @@ async def test_require_runs_where_everything_is_there(victim: Engine) -> None:
 @pytest.mark.promise("C2")
 async def test_a_vm_dies_with_its_keeper(victim: Engine, project: Project) -> None:
     snapshot = await victim.run("while True: pass", language="js", wait=0.3)
-    pid = events(project, snapshot.id, "started")[0]["pid"]
+    pid = events_of(project, snapshot.id, "started")[0]["pid"]
     watch = os.pidfd_open(pid)
     os.kill(keeper_pid(project, snapshot.id), 9)
     import select

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from code_help import events, js, keeper_pid, main_pid, private_bytes, status_of, value_of
+from code_help import js, private_bytes, status_of, value_of
+from engine_help import events_of, keeper_pid, main_pid
 
 from tenuto import Engine, Limits, Snapshot
 from tenuto.stores.layout import Project
@@ -187,7 +188,7 @@ async def test_what_goes_wrong_is_told_as_an_error(
         snapshot.detail,
         snapshot.signal,
     )
-    (raised,) = events(project, snapshot.id, "raised")
+    (raised,) = events_of(project, snapshot.id, "raised")
     assert re.fullmatch(kind, raised["name"]), raised
     assert len(raised["message"]) <= 4096 and len(raised.get("stack", "")) <= 8192
     assert "tenuto:" not in snapshot.output

@@ -9,14 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from engine_help import events_of
 
 from tenuto import Engine, Snapshot
-from tenuto.engine.recover import load
 from tenuto.keeper import procfs
-from tenuto.keeper.frames import EVENT
 from tenuto.stores.layout import Project
-from tenuto.stores.tape import TapeReader
 
 FULL = "permissions+landlock+seccomp+rlimits"
 
@@ -49,16 +46,8 @@ def command_line(
 
 def raised(project: Project, execution_id: str) -> dict[str, Any]:
     """Return the one event that tells what the code threw."""
-    with TapeReader(project.folder(execution_id)) as reader:
-        told = [msgspec.json.decode(f.body) for f in reader.frames() if f.stream == EVENT]
-    (found,) = [event for event in told if event["type"] == "raised"]
+    (found,) = events_of(project, execution_id, "raised")
     return found
-
-
-def main_pid(project: Project, execution_id: str) -> int:
-    execution = load(project, execution_id)
-    assert execution is not None and execution.started is not None
-    return execution.started.pid
 
 
 async def ready_process() -> int:

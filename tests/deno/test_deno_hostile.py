@@ -8,7 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from deno_help import FULL, OWN_MEMORY, deno, main_pid, raised, ready_process, value_of
+from deno_help import FULL, OWN_MEMORY, deno, raised, ready_process, value_of
+from engine_help import main_pid
 
 from tenuto import Engine, Limits, Settings
 from tenuto.core.states import State

@@ -13,11 +13,11 @@ from deno_help import (
     OWN_MEMORY,
     command_line,
     deno,
-    main_pid,
     raised,
     ready_process,
     value_of,
 )
+from engine_help import main_pid
 
 from tenuto import Engine, Settings
 from tenuto.core.errors import InterpreterMissing

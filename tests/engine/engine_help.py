@@ -68,6 +68,18 @@ def events_of(project: Project, execution_id: str, kind: str) -> list[dict[str, 
     return [event for event in tape_events(project, execution_id) if event["type"] == kind]
 
 
+def keeper_pid(project: Project, execution_id: str) -> int:
+    started = folded(project, execution_id).started
+    assert started is not None
+    return started.keeper_pid
+
+
+def main_pid(project: Project, execution_id: str) -> int:
+    started = folded(project, execution_id).started
+    assert started is not None
+    return started.pid
+
+
 def folded(project: Project, execution_id: str) -> Execution:
     execution = load(project, execution_id)
     assert execution is not None
@@ -207,9 +219,8 @@ def assert_nothing_left(project: Project) -> None:
             assert not faults, f"{one}: its keeper met a defect: {faults[0].decode()}"
         started = folded(project, one).started
         if started is not None:
-            assert procfs.start_time(started.pid) != started.pid_start, (
-                f"{one}: {started.pid} lives"
-            )
+            alive = procfs.start_time(started.pid)
+            assert not alive or alive != started.pid_start, f"{one}: {started.pid} lives"
 
 
 def end_everything(project: Project) -> None:

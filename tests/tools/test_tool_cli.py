@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-CLI = Path(__file__).parents[1] / "cli" / "conftest.py"
-_found = spec_from_file_location("cli_fixtures", CLI)
-assert _found is not None
-assert _found.loader is not None
-_fixtures = module_from_spec(_found)
-_found.loader.exec_module(_fixtures)
+from cli_help import CommandLine
 
 SCHEMA = {
     "type": "object",
@@ -26,8 +19,8 @@ SCHEMA = {
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Any]:
-    line = _fixtures.CommandLine(tmp_path)
+def cli(tmp_path: Path) -> Iterator[CommandLine]:
+    line = CommandLine(tmp_path)
     (tmp_path / "greet.js").write_text("`Hello, ${inputs.name}`\n")
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
     yield line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,6 @@ from engine_help import PATIENCE, events_of
 
 from tenuto import Engine, InvalidInput, State, UnknownTool
 from tenuto.stores.layout import Project
-
-ENGINE = Path(__file__).parents[1] / "engine" / "conftest.py"
-_found = spec_from_file_location("engine_fixtures", ENGINE)
-assert _found is not None
-assert _found.loader is not None
-_fixtures = module_from_spec(_found)
-_found.loader.exec_module(_fixtures)
-folder, project = _fixtures.folder, _fixtures.project
 
 pytestmark = pytest.mark.asyncio
 
