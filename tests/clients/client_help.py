@@ -13,7 +13,7 @@ from typing import Any
 
 from mcp_help import Place
 from npm_help import missing
-from scripted_model import Call, Model, Step
+from tenuto.testing.models import Call, Model, Step
 
 DOCS = Path(__file__).parents[2] / "docs" / "mcp.md"
 PATIENCE = 90.0

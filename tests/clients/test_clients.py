@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from client_help import DOCS, Client, Home, Shown
-from scripted_model import Call, Seen
+from tenuto.testing.models import Call, Seen
 
 from tenuto.mcp import catalogue
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from client_help import Claude, Home, Shown
-from scripted_model import Call, Model, Seen, Step
+from tenuto.testing.models import Call, Model, Seen, Step
 from terminal_help import Terminal
 
 ASK = "name = input('name? ')\nprint('Hello, ' + name + '!')"

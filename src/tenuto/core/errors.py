@@ -11,6 +11,10 @@ TenutoError
 ├── NotFinished             not_finished         it is live: that must wait for its end
 ├── KeeperUnreachable       keeper_unreachable   the keeper lives but does not answer
 ├── ExecutionFailed         execution_failed     what raise_for_state() raises for any end but success
+├── UnknownName             unknown_name         no such runtime, strategy, role, model tier or skill
+├── InvalidPlan             invalid_plan         a plan that can never run: a cycle, an unknown id
+├── RunnerFailed            runner_failed        an agent's runtime cannot be used, or could not start
+├── BudgetReached           budget_reached       a hard cap admits no more
 ├── SandboxUnavailable      sandbox_unavailable  what must hold it is not to be had here: not started
 ├── DiskFull                disk_full            no room to record the work, so it was not started
 ├── NewerTape               newer_tape           written by a newer Tenuto, in a format this one lacks
@@ -95,6 +99,35 @@ class ExecutionFailed(TenutoError):
     """An execution ended in another state than succeeded."""
 
     code = "execution_failed"
+
+
+class UnknownName(TenutoError):
+    """Nothing of that name is known; the message lists what is."""
+
+    code = "unknown_name"
+
+
+class InvalidPlan(TenutoError):
+    """A plan that can never run."""
+
+    code = "invalid_plan"
+
+
+class RunnerFailed(TenutoError):
+    """An agent's runtime cannot be used here, or could not start."""
+
+    code = "runner_failed"
+
+    def __init__(self, message: str, hint: str = "", kind: str = "failed") -> None:
+        """Take what went wrong, the next step, and the kind of it as core.runs has them."""
+        super().__init__(message, hint)
+        self.kind = kind
+
+
+class BudgetReached(TenutoError):
+    """A hard cap admits no more."""
+
+    code = "budget_reached"
 
 
 class SandboxUnavailable(TenutoError):

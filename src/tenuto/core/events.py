@@ -11,12 +11,10 @@ from typing import Any
 
 import msgspec
 
+from tenuto.core.event import Event
 from tenuto.core.specs import Spec
 from tenuto.core.states import State, WaitingFor
-
-
-class Event(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
-    """Superclass of all events."""
+from tenuto.core.task_events import TaskEvent
 
 
 class Created(Event, frozen=True, tag="created"):
@@ -245,6 +243,7 @@ AnyEvent = (
     | Lost
     | Resumed
     | Faulted
+    | TaskEvent
     | Unknown
 )
 

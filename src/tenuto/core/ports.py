@@ -1,15 +1,16 @@
 """The seams of the engine, as small protocols. Each has a dummy and a conformance suite in testing/.
 
-Ports are added with the part that needs them: runners and summarizers bring theirs.
+Ports are added with the part that needs them: summarizers bring theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 from tenuto.core.confinement import Confinement, Subject
 from tenuto.core.listing import Query, Row
+from tenuto.core.runs import Capabilities, ChildEnd, Probe, RunEvent, RunRequest
 
 
 class Connection(Protocol):
@@ -138,4 +139,109 @@ class Rung(Protocol):
 
     def confine(self, subject: Subject, missing: Sequence[str]) -> Confinement:
         """Return how to start it; `missing` goes into the report."""
+        ...
+
+
+class Child(Protocol):
+    """A runtime's process: an execution of its own, under a keeper, that dies with the driver."""
+
+    @property
+    def id(self) -> str:
+        """The execution's id."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """Write to its stdin, as it is; what it is too late for is dropped."""
+        ...
+
+    async def close_input(self) -> None:
+        """Let it read the end of its stdin."""
+        ...
+
+    def lines(self) -> AsyncIterator[bytes]:
+        """Yield each line of its stdout without the line's end, until it has ended."""
+        ...
+
+    async def last_words(self) -> str:
+        """Return the end of what it wrote to stderr."""
+        ...
+
+    async def signal(self, name: str) -> None:
+        """Send a signal to its whole tree; none if it has ended."""
+        ...
+
+    async def kill(self) -> None:
+        """End its whole tree; return once that is verified. None if it has ended."""
+        ...
+
+    async def wait(self) -> ChildEnd:
+        """Return how it ended, once it has."""
+        ...
+
+
+class Nursery(Protocol):
+    """Where runners have their processes from."""
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str] = {},
+        unset: Sequence[str] = (),
+        title: str = "",
+    ) -> Child:
+        """Start a process; `env` is put over the driver's own, without the names in `unset`."""
+        ...
+
+
+class AgentSession(Protocol):
+    """A conversation with an agent."""
+
+    @property
+    def session(self) -> str:
+        """The id by which it can be taken up; empty while that is not known."""
+        ...
+
+    def prompt(self, text: str) -> AsyncIterator[RunEvent]:
+        """Yield what comes of a prompt; the last is always Finished. One prompt at a time."""
+        ...
+
+    async def answer(self, request_id: str, allow: bool, why: str = "") -> None:
+        """Answer a PermissionAsked."""
+        ...
+
+    async def interrupt(self) -> None:
+        """Stop the current turn softly; its Finished follows. None if no turn runs."""
+        ...
+
+    async def close(self) -> None:
+        """End it, by force if need be; nothing of it is left afterwards. May be called twice."""
+        ...
+
+
+class Runner(Protocol):
+    """A kind of agent: how it is found, and how a session with it is opened."""
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        ...
+
+    @property
+    def family(self) -> str:
+        """Runners of one family may stand in for each other."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        ...
+
+    async def probe(self, environ: Mapping[str, str]) -> Probe:
+        """Look, by running it, whether it can be used here."""
+        ...
+
+    async def open(self, request: RunRequest, nursery: Nursery) -> AgentSession:
+        """Open a session, or take one up; raises RunnerFailed if that cannot be."""
         ...

@@ -1,0 +1,100 @@
+"""Spend and its bounds, as values: what was used, what may be, and what to do about it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Literal
+
+import msgspec
+
+BudgetMode = Literal["warn", "ask"]
+"""What happens at a bound that is not hard: go on and say so, or stop and ask."""
+Verdict = Literal["go", "warn", "ask", "stop"]
+
+
+class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Tokens of one request, or of many; input is without what came from or went into the cache."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.input + self.output + self.cache_read + self.cache_write
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+        )
+
+
+class Spend(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was spent in a window, an execution or a step."""
+
+    requests: int = 0
+    tokens: Tokens = Tokens()
+    cost: Decimal = Decimal(0)
+    """Dollars, of the requests whose price is known."""
+    unpriced: int = 0
+    """Requests of models whose price is not known: their cost is not in `cost`, and not guessed."""
+    estimated: int = 0
+    """Requests that ended before their usage was told: counted by what went over the line."""
+    reserved: Decimal = Decimal(0)
+    """Dollars set aside for requests that are still under way."""
+
+    def __add__(self, other: Spend) -> Spend:
+        return Spend(
+            self.requests + other.requests,
+            self.tokens + other.tokens,
+            self.cost + other.cost,
+            self.unpriced + other.unpriced,
+            self.estimated + other.estimated,
+            self.reserved + other.reserved,
+        )
+
+
+class BudgetLimits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Bounds in dollars and tokens; None for none. Days and months are those of UTC."""
+
+    daily: Decimal | None = None
+    monthly: Decimal | None = None
+    task: Decimal | None = None
+    """For each task that has no bound of its own."""
+    hard: bool = False
+    """Nothing is admitted at or past a bound, in any mode, and nobody is asked."""
+
+
+class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one execution, or one step of it, may spend; the ledger keeps the newest of each."""
+
+    execution: str
+    step: str = ""
+    max_cost: Decimal | None = None
+    max_tokens: int | None = None
+    mode: BudgetMode = "warn"
+    hard: bool = False
+    approved: Decimal | None = None
+    """Dollars of this execution up to which somebody said yes; bounds below do not ask again."""
+
+
+class Crossing(msgspec.Struct, frozen=True):
+    """A bound that is reached: which, how much it is, and how much is spent and reserved."""
+
+    scope: Literal["daily", "monthly", "execution", "step"]
+    unit: Literal["cost", "tokens"]
+    limit: Decimal
+    spent: Decimal
+    hard: bool = False
+
+    def __str__(self) -> str:
+        if self.unit == "tokens":
+            return f"the {self.scope} limit of {self.limit} tokens is reached ({self.spent} used)"
+        return (
+            f"the {self.scope} limit of ${self.limit} is reached (${self.spent} spent or reserved)"
+        )

@@ -1,0 +1,172 @@
+"""A plan: steps and what each waits for. Checked as a whole before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Literal
+
+import msgspec
+
+from tenuto.core.errors import InvalidPlan
+
+MergeMode = Literal["keep", "merge", "discard"]
+InFlight = Literal["retry", "ask", "skip"]
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_STEPS_MOST = 100_000
+_EDGES_MOST = 2_000_000
+
+
+class Retry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How often a step is tried again after a failure that may pass, and after which pause."""
+
+    times: int = 2
+    pause: float = 1.0
+    """Seconds before the first new try; each further one waits twice as long."""
+    on_any: bool = False
+    """Also after failures that are no passing ones."""
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One piece of work for one agent."""
+
+    id: str
+    task: str
+    depends_on: tuple[str, ...] = ()
+    role: str | None = None
+    model: str | None = None
+    """A tier (fast, main, heavy) or a model as the runtime names it."""
+    runtime: str | None = None
+    type: str | None = None
+    """The task's type: architecture, feature, bugfix, …; inferred where it is missing."""
+    skills: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    max_cost: Decimal | None = None
+    max_tokens: int | None = None
+    retry: Retry = Retry()
+    in_flight: InFlight = "retry"
+    """What a resume does with it if it was interrupted half way."""
+    continues: str | None = None
+    """A step whose session it goes on in, if the runtime is the same."""
+    reviews: str | None = None
+    """A step that it may send back: the two run again, with what it said."""
+    rounds: int = 2
+    """How often it may."""
+
+
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Steps in the order they were written; what an order needs stands in `depends_on`."""
+
+    steps: tuple[Step, ...]
+    concurrency: int | None = None
+
+
+def read_plan(data: bytes | str | Mapping[str, Any]) -> Plan:
+    """Return a plan from JSON: an object with `steps` (or `tasks`), or a bare list of steps."""
+    try:
+        raw: Any = msgspec.json.decode(data) if isinstance(data, (bytes, str)) else data
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidPlan(f"the plan is no JSON: {error}", "correct the place it names") from None
+    if isinstance(raw, Sequence) and not isinstance(raw, str):
+        raw = {"steps": raw}
+    if not isinstance(raw, Mapping):
+        raise InvalidPlan("a plan is an object with steps", 'such as {"steps": [{"id": …}]}')
+    fields = {("steps" if key == "tasks" else key): value for key, value in raw.items()}  # pyright: ignore[reportUnknownVariableType]
+    try:
+        plan = msgspec.convert(fields, Plan, strict=False)
+    except (msgspec.ValidationError, RecursionError) as error:
+        known = ", ".join(Step.__struct_fields__)
+        raise InvalidPlan(f"the plan does not fit: {error}", f"a step has: {known}") from None
+    return check_plan(plan)
+
+
+def check_plan(plan: Plan) -> Plan:
+    """Return the plan if it can run; else raise InvalidPlan, naming the step, the id or the cycle."""
+    if not plan.steps:
+        raise InvalidPlan("the plan has no steps", "add at least one")
+    if len(plan.steps) > _STEPS_MOST:
+        raise InvalidPlan(
+            f"the plan has {len(plan.steps)} steps, {_STEPS_MOST} are the most", "split it"
+        )
+    if plan.concurrency is not None and plan.concurrency < 1:
+        raise InvalidPlan(f"concurrency is {plan.concurrency}", "at least 1, or leave it out")
+    steps: dict[str, Step] = {}
+    edges = 0
+    for step in plan.steps:
+        if not _ID.fullmatch(step.id):
+            raise InvalidPlan(
+                f"{step.id!r:.80} is no id for a step",
+                "up to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+            )
+        if step.id in steps:
+            raise InvalidPlan(f"two steps have the id {step.id!r}", "rename one of them")
+        _check_step(step)
+        steps[step.id] = step
+        edges += len(step.depends_on)
+    if edges > _EDGES_MOST:
+        raise InvalidPlan(
+            f"the plan has {edges} dependencies, {_EDGES_MOST} are the most", "split it"
+        )
+    for step in plan.steps:
+        _check_names(step, steps)
+    cycle = _cycle(steps)
+    if cycle:
+        raise InvalidPlan(
+            f"the steps wait for each other: {' → '.join(cycle)}", "remove one of these"
+        )
+    return plan
+
+
+def _check_step(step: Step) -> None:
+    if not step.task.strip():
+        raise InvalidPlan(f"step {step.id!r} has no task", "say what is to be done")
+    bounds = {
+        "max_cost": step.max_cost, "max_tokens": step.max_tokens, "rounds": step.rounds,
+        "retry.times": step.retry.times, "retry.pause": step.retry.pause,
+    }  # fmt: skip
+    for name, value in bounds.items():
+        if value is not None and not 0 <= value < 1e15:
+            raise InvalidPlan(f"{name} of step {step.id!r} is {value}", "0 or more")
+
+
+def _check_names(step: Step, steps: Mapping[str, Step]) -> None:
+    for other in step.depends_on:
+        if other not in steps:
+            near = ", ".join(list(steps)[:20])
+            raise InvalidPlan(
+                f"step {step.id!r} depends on {other!r}, which the plan does not have",
+                f"its steps are: {near}{', …' if len(steps) > 20 else ''}",
+            )
+    for name, other in (("continues", step.continues), ("reviews", step.reviews)):
+        if other is not None and other not in step.depends_on:
+            raise InvalidPlan(
+                f"step {step.id!r} {name} {other!r} without depending on it",
+                f"add {other!r} to its depends_on",
+            )
+
+
+def _cycle(steps: Mapping[str, Step]) -> list[str]:
+    """Return the ids around one cycle, the first again at the end, or nothing."""
+    missing = {step.id: len(set(step.depends_on)) for step in steps.values()}
+    dependents: dict[str, list[str]] = {}
+    for step in steps.values():
+        for other in set(step.depends_on):
+            dependents.setdefault(other, []).append(step.id)
+    ready = [name for name, count in missing.items() if not count]
+    while ready:
+        done = ready.pop()
+        del missing[done]
+        for name in dependents.get(done, ()):
+            missing[name] -= 1
+            if not missing[name]:
+                ready.append(name)
+    if not missing:
+        return []
+    here, seen = next(iter(missing)), dict[str, int]()
+    path: list[str] = []
+    while here not in seen:  # each that is left waits for another that is left
+        seen[here] = len(path)
+        path.append(here)
+        here = next(one for one in steps[here].depends_on if one in missing)
+    return [*path[seen[here] :], here][::-1]

@@ -1,0 +1,1 @@
+"""Spend: prices, the ledger, and the gateway that counts every request."""

@@ -1,0 +1,1 @@
+"""Agents: how each runtime is found, started, spoken to and stopped."""
