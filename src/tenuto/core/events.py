@@ -2,7 +2,8 @@
 
 The keeper writes them as plain dictionaries (it imports nothing of ours); the shapes here are the
 contract, and `tests/core/test_events.py` holds the keeper to it. Unknown fields and unknown types are
-kept out of the way, not refused: an older reader must still read a newer keeper's tape.
+kept out of the way, not refused: an older reader must still read a newer keeper's tape. The events of
+tasks stand in `task_events`, read by those who know tasks; for all others they are Unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import msgspec
 from tenuto.core.event import Event
 from tenuto.core.specs import Spec
 from tenuto.core.states import State, WaitingFor
-from tenuto.core.task_events import TaskEvent
 
 
 class Created(Event, frozen=True, tag="created"):
@@ -243,7 +243,6 @@ AnyEvent = (
     | Lost
     | Resumed
     | Faulted
-    | TaskEvent
     | Unknown
 )
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
 
-from tenuto.core.budget import BudgetMode
 from tenuto.core.errors import InvalidInput
-from tenuto.core.plan import MergeMode, Plan
 
 Kind = Literal["code", "command", "task", "step"]
 QuotaPolicy = Literal["hold", "fail"]
 SandboxLevel = Literal["none", "auto", "require"]
 Network = Literal["on", "loopback", "off"]
-PermissionPolicy = Literal["ask", "edits", "allow", "deny"]
-"""What happens when an agent asks before it uses a tool: a person decides; edits and reading are
-allowed and the rest asked; all is allowed; all but reading is refused."""
 _MOST = 5 * 1024 * 1024  # escaped as JSON in the worst way it still fits in one frame
 
 
@@ -63,40 +57,6 @@ class Sandbox(msgspec.Struct, frozen=True, omit_defaults=True):
     """Folders and files that it may read and run, besides the system's."""
 
 
-class TaskSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a task's driver is given: what is wanted, and every choice that its user made."""
-
-    text: str = ""
-    strategy: str = "auto"
-    plan: Plan | None = None
-    """A plan of the user's own; else the strategy builds one from the text."""
-    runtime: str | None = None
-    role: str | None = None
-    model: str | None = None
-    type: str | None = None
-    skills: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    max_cost: Decimal | None = None
-    max_tokens: int | None = None
-    budget_mode: BudgetMode = "ask"
-    hard: bool | None = None
-    """None for what the settings say."""
-    permissions: PermissionPolicy = "ask"
-    bypass: bool = False
-    """The runtimes may use every tool unasked; asked for by the user."""
-    worktree: MergeMode | None = None
-    """A git worktree for each step, and what becomes of it afterwards."""
-    concurrency: int | None = None
-    chain: tuple[str, ...] = ()
-    """The roles of a handoff, where they are not the usual ones."""
-    change: str = ""
-    task_id: str = ""
-    workflow: str = ""
-    context: str = ""
-    resume: Literal["", "auto"] = ""
-    """`auto`: taken up again by itself after a crash of the machine."""
-
-
 class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One piece of work. Environment values are never part of it, only their names."""
 
@@ -130,8 +90,8 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the one who starts a cell should know: that the session had to be begun anew."""
     tools: dict[str, int] = {}
     """The composed tools that the code may call, and in which version."""
-    task: TaskSpec | None = None
-    """What a task's driver is to do."""
+    task: dict[str, Any] | None = None
+    """What a task's driver is to do: a TaskSpec, as JSON has it, read by those who know tasks only."""
     tether: str = ""
     """The process without which it is ended: a driver's, for what runs on its behalf."""
 

@@ -150,3 +150,13 @@ TaskEvent = (
     | BudgetWarned
     | TaskFinished
 )
+
+_decoder: msgspec.json.Decoder[TaskEvent] = msgspec.json.Decoder(TaskEvent)
+
+
+def decode_task_event(body: bytes) -> TaskEvent | None:
+    """Return the task's event in a frame's body, or None for anything else."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
