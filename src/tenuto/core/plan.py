@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -70,7 +70,7 @@ def read_plan(data: bytes | str | Mapping[str, Any]) -> Plan:
         raise InvalidPlan(f"the plan is no JSON: {error}", "correct the place it names") from None
     if not isinstance(raw, (Mapping, list)):
         raise InvalidPlan("a plan is an object with steps", 'such as {"steps": [{"id": …}]}')
-    whole: Any = {"steps": raw} if isinstance(raw, list) else raw
+    whole = cast("Mapping[str, Any]", {"steps": raw} if isinstance(raw, list) else raw)
     fields = {("steps" if key == "tasks" else key): value for key, value in whole.items()}
     try:
         plan = msgspec.convert(fields, Plan, strict=False)

@@ -1,4 +1,4 @@
-"""Which runtime a step runs on: the one that was named, else the preferred, else the first that works."""
+"""Which runtime a step runs on: the one that was named, the preferred, or the first that works."""
 
 from __future__ import annotations
 
