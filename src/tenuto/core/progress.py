@@ -53,6 +53,7 @@ class Progress:
         self.finished: ev.TaskFinished | None = None
         self._dependents: dict[str, list[str]] = {}
         self._ready: dict[str, None] = {}
+        self._superseded: set[str] = set()
 
     def apply(self, event: ev.TaskEvent, time_ns: int = 0) -> None:
         """Take one event."""
@@ -106,6 +107,7 @@ class Progress:
         self._add(steps)
         for step in steps:
             before = replaced(step.id)
+            self._superseded.add(before)
             if step.reviews is None or before not in self.steps:
                 continue
             for name in self._dependents.get(before, ()):
@@ -178,14 +180,11 @@ class Progress:
     @property
     def status(self) -> str:
         """Completed, failed, or partial: some steps were completed and some not."""
-        latest = [one for name, one in self.steps.items() if not self._is_replaced(name)]
+        latest = [one for name, one in self.steps.items() if name not in self._superseded]
         good = sum(one.status == "completed" for one in latest)
         if good == len(latest):
             return "completed"
         return "partial" if good else "failed"
-
-    def _is_replaced(self, name: str) -> bool:
-        return any(replaced(other) == name for other in self.steps if "." in other)
 
     @property
     def tokens(self) -> Tokens:
