@@ -121,8 +121,8 @@ hear()
     assert (waiting.state, waiting.waiting_for, waiting.detail) == ("waiting", "approval", "may I?")
     folder = engine.project.folder(execution_id)
     control.request(folder, "tell", message={"type": "decide", "allow": True})
-    done = engine.wait(execution_id, 60)
-    assert (done.state, done.output) == ("succeeded", "True\n")
+    output = b"".join(chunk.data for chunk in engine.follow(execution_id))
+    assert (engine.show(execution_id).state, output) == ("succeeded", b"True\n")
     states = [one.state for one in folded(engine.project, execution_id).transitions]
     assert states == ["queued", "running", "waiting", "running", "succeeded"]
 
