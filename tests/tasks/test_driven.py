@@ -141,10 +141,10 @@ def test_what_runs_on_behalf_of_a_process_ends_with_it(
 ) -> None:
     master = subprocess.Popen(["sleep", "1000"])
     tether = (master.pid, procfs.start_time(master.pid))
-    work = engine.command(["bash", "-c", "setsid sleep 1000 & sleep 1000"], Options())
+    work = engine.command(["bash", "-c", "setsid sleep 1000 & echo up; sleep 1000"], Options())
     execution_id, sock = engine.start(msgspec.structs.replace(work, tether=tether))
     sock.close()
-    engine.wait(execution_id, 0)
+    engine.wait(execution_id, 60, until="up")
     watch = os.pidfd_open(main_pid(project, execution_id))
     master.send_signal(signal.SIGKILL)
     master.wait()
