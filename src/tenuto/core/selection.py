@@ -190,9 +190,7 @@ def choose(
     """
     kind, why = _type(text, type, tables)
     score, parts = _score(text, kind, len(set(files)), tables)
-    least = tables.levels
-    reached = (level for level in reversed(LEVELS) if level in least and score >= least[level])
-    complexity: Complexity = next(reached, LEVELS[0])
+    complexity = _level(score, tables)
     reasons = [
         f"type {kind} ({why})",
         f"complexity {complexity} (score {score} = {parts})",
@@ -234,6 +232,14 @@ def _score(text: str, kind: str, files: int, tables: Tables) -> tuple[int, str]:
         score += worth
         parts.append(f"{files} file{'s' if files > 1 else ''} {worth}")
     return score, " + ".join(parts)
+
+
+def _level(score: int, tables: Tables) -> Complexity:
+    for level in reversed(LEVELS):
+        least = tables.levels.get(level)
+        if least is not None and score >= least:
+            return level
+    return "trivial"
 
 
 def _tier(
