@@ -64,25 +64,24 @@ class Skills:
         """Return the skills by name, and the files that cannot be used."""
         found: dict[str, Skill] = {}
         problems: list[SkillProblem] = []
-        for name, folder, path in self._files():
-            try:
-                skill = _read(name, folder, path)
-            except InvalidInput as error:
-                problems.append(SkillProblem(name, path, error.message))
+        for one in self._scan():
+            if isinstance(one, Skill):
+                found.setdefault(one.name, one)
             else:
-                found.setdefault(skill.name, skill)
+                problems.append(one)
         return sorted(found.values(), key=lambda skill: skill.name), problems
 
     def get(self, name: str) -> Skill:
         """Return the skill of that name; raises if there is none, or if its file is broken."""
-        skills, problems = self.all()
-        known = {skill.name: skill for skill in skills}
-        if name in known:
-            return known[name]
-        for problem in problems:
-            if problem.name == name:
+        known: set[str] = set()
+        for one in self._scan():
+            if one.name != name:
+                known.add(one.name)
+            elif isinstance(one, Skill):
+                return one
+            else:  # one of the same name further on is not what was meant
                 raise InvalidInput(
-                    f"the skill {name!r} cannot be used: {problem.why}", "correct the file"
+                    f"the skill {name!r} cannot be used: {one.why}", "correct the file"
                 )
         raise unknown_name("skill", name, known)
 
@@ -95,6 +94,13 @@ class Skills:
                 re.search(rf"(?<!\w){re.escape(one)}(?!\w)", text, re.I) for one in skill.triggers
             )
         ]
+
+    def _scan(self) -> Iterator[Skill | SkillProblem]:
+        for name, folder, path in self._files():
+            try:
+                yield _read(name, folder, path)
+            except InvalidInput as error:
+                yield SkillProblem(name, path, error.message)
 
     def _files(self) -> Iterator[tuple[str, str, str]]:
         """Yield name, folder and path of everything that could be a skill."""
