@@ -8,6 +8,7 @@ from decimal import Decimal
 from tenuto.core import task_events as ev
 from tenuto.core.budget import Tokens
 from tenuto.core.plan import Plan, Step
+from tenuto.core.rounds import extended
 from tenuto.core.task_events import StepStatus
 
 _OPEN: frozenset[StepStatus] = frozenset({"pending", "running", "interrupted"})
@@ -51,9 +52,9 @@ class Progress:
         self.warnings: list[str] = []
         self.fallbacks: list[ev.FellBack] = []
         self.finished: ev.TaskFinished | None = None
-        self._dependents: dict[str, list[str]] = {}
+        self._dependents: dict[str, dict[str, None]] = {}
         self._ready: dict[str, None] = {}
-        self._superseded: set[str] = set()
+        self._superseded: set[str | None] = set()
 
     def apply(self, event: ev.TaskEvent, time_ns: int = 0) -> None:
         """Take one event."""
@@ -91,32 +92,34 @@ class Progress:
         for step in steps:
             self.steps[step.id] = StepProgress(step)
         for step in steps:
-            one = self.steps[step.id]
-            for other in step.depends_on:
-                if self.steps[other].status != "completed":
-                    one.missing.add(other)
-                self._dependents.setdefault(other, []).append(step.id)
-            if not one.missing:
-                self._ready[step.id] = None
+            self._tie(self.steps[step.id])
+
+    def _tie(self, one: StepProgress) -> None:
+        """Note what a step waits for."""
+        name = one.step.id
+        one.missing = {
+            other for other in one.step.depends_on if self.steps[other].status != "completed"
+        }
+        for other in one.step.depends_on:
+            self._dependents.setdefault(other, {})[name] = None
+        if not one.missing:
+            self._ready[name] = None
 
     def _extend(self, steps: tuple[Step, ...]) -> None:
-        """Add steps; whoever waited for a reviewer waits for the one that takes its place.
-
-        The step that is replaced is the newest of the new steps' names without their number.
-        """
+        """Add the steps of a further round; whoever waited for the reviewer waits for the new one."""
+        if self.plan is None:
+            return
+        self.plan = extended(self.plan, steps)
+        self._superseded.update(step.continues for step in steps)
         self._add(steps)
-        for step in steps:
-            before = replaced(step.id)
-            self._superseded.add(before)
-            if step.reviews is None or before not in self.steps:
-                continue
-            for name in self._dependents.get(before, ()):
-                one = self.steps[name]
-                if name not in {new.id for new in steps} and one.status == "pending":
-                    one.missing.discard(before)
-                    one.missing.add(step.id)
-                    self._dependents.setdefault(step.id, []).append(name)
-                    self._ready.pop(name, None)
+        for step in self.plan.steps:
+            one = self.steps[step.id]
+            if one.step is not step:
+                for other in one.step.depends_on:
+                    self._dependents[other].pop(step.id, None)
+                self._ready.pop(step.id, None)
+                one.step = step
+                self._tie(one)
 
     def _started(self, one: StepProgress, event: ev.StepStarted) -> None:
         one.status, one.attempt = "running", event.attempt
@@ -167,14 +170,13 @@ class Progress:
 
     def in_order(self) -> list[StepProgress]:
         """Return the steps so that each comes after those it depends on."""
-        left = {name: len(one.step.depends_on) for name, one in self.steps.items()}
+        left = {name: len(set(one.step.depends_on)) for name, one in self.steps.items()}
         queue = [name for name, count in left.items() if not count]
         for here in queue:
             for other in self._dependents.get(here, ()):
-                if here in self.steps[other].step.depends_on:
-                    left[other] -= 1
-                    if not left[other]:
-                        queue.append(other)
+                left[other] -= 1
+                if not left[other]:
+                    queue.append(other)
         return [self.steps[name] for name in queue]
 
     @property
@@ -199,11 +201,3 @@ class Progress:
         """The cost of all steps; None if that of none is known."""
         known = [one.cost for one in self.steps.values() if one.cost is not None]
         return sum(known, Decimal(0)) if known else None
-
-
-def replaced(name: str) -> str:
-    """Return the step that a step of a further round takes the place of: reviewer.3 → reviewer.2."""
-    base, dot, number = name.rpartition(".")
-    if not dot or not number.isdecimal():
-        return ""
-    return base if int(number) == 2 else f"{base}.{int(number) - 1}"

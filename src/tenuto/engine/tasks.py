@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -25,6 +25,7 @@ from tenuto.keeper.frames import EVENT
 from tenuto.stores.tape import TapeReader
 
 if TYPE_CHECKING:
+    from tenuto.engine.agent_settings import AgentSettings
     from tenuto.engine.blocking import BlockingEngine
 
 TELLS = tuple(str(one.__struct_config__.tag) for one in get_args(TaskEvent))
@@ -62,6 +63,36 @@ def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
         raise InvalidInput(
             f"the task's options do not fit: {error}", "see: tenuto task -h"
         ) from None
+
+
+def checked(engine: BlockingEngine, task: TaskSpec) -> TaskSpec:
+    """Return the task if every name in it is known here, else raise: before anything is recorded."""
+    from tenuto.engine.agent_settings import load_agent_settings
+    from tenuto.engine.strategies import build_plan
+
+    agents, _ = load_agent_settings(engine.project.root, engine.environ)
+    built = build_plan(
+        task, roles=agents.roles, tables=agents.selection, strategies=agents.strategies
+    )
+    check_runtimes(engine, agents, {step.runtime for step in built.plan.steps})
+    return task
+
+
+def check_runtimes(
+    engine: BlockingEngine, agents: AgentSettings, named: Iterable[str | None]
+) -> None:
+    """Raise UnknownName for a runtime that is not known, here or by the settings."""
+    from tenuto.runners.registry import runner
+
+    settings = engine.settings
+    for name in {*named, settings.runtime_preferred, *settings.runtime_order} - {None}:
+        runner(
+            str(name),
+            commands=agents.agents,
+            programs=settings.programs,
+            custom=agents.runners,
+            home="",
+        )
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tenuto.core.plan import Step
-from tenuto.core.progress import Progress, replaced
+from tenuto.core.progress import Progress
+from tenuto.core.rounds import feedback_of
 from tenuto.core.selection import Choice, choose
 from tenuto.core.tasks import TaskSpec
 from tenuto.engine.agent_settings import AgentSettings
@@ -51,6 +52,8 @@ class Briefs:
         """Return everything a step is sent with; raises for a file or skill that is not there."""
         task, choice = self._task, self.choice(step)
         who = self._settings.roles[choice.role]
+        assert self._progress.plan is not None
+        feedback = feedback_of(self._progress.plan, step)
         names = dict.fromkeys((*who.skills, *task.skills, *step.skills))
         prompt = build(
             step.task,
@@ -62,8 +65,8 @@ class Briefs:
             task_id=task.task_id,
             context=task.context,
             files=tuple(dict.fromkeys((*task.files, *step.files))),
-            previous=self._previous(step),
-            feedback=self._feedback(step),
+            previous=self._previous(step, feedback),
+            feedback=None if feedback is None else self._earlier(feedback),
             reviews=step.reviews,
             templates=self._templates,
         )
@@ -76,23 +79,13 @@ class Briefs:
             cwd=cwd or self._cwd,
         )
 
-    def _previous(self, step: Step) -> list[Earlier]:
+    def _previous(self, step: Step, feedback: str | None) -> list[Earlier]:
         """Return the real outputs of those it depends on; a session that goes on knows its own."""
-        told: list[Earlier] = []
-        for name in step.depends_on:
-            one = self._progress.steps[name]
-            sent_back = one.step.reviews is not None and replaced(step.id) == one.step.reviews
-            if name != step.continues and not sent_back:
-                told.append(self._earlier(name))
-        return told
-
-    def _feedback(self, step: Step) -> Earlier | None:
-        """Return the review that sent this step's work back, if it is such a round."""
-        for name in step.depends_on:
-            one = self._progress.steps[name]
-            if one.step.reviews is not None and replaced(step.id) == one.step.reviews:
-                return self._earlier(name)
-        return None
+        return [
+            self._earlier(name)
+            for name in step.depends_on
+            if name not in (step.continues, feedback)
+        ]
 
     def _earlier(self, name: str) -> Earlier:
         one = self._progress.steps[name]

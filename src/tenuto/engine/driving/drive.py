@@ -95,7 +95,7 @@ class Driver:
         events: list[StepFinished | PlanExtended] = [finished]
         step = self.progress.steps[finished.step].step
         if finished.status == "completed" and step.reviews is not None:
-            more = self._extend(self._whole_plan(), step, finished.output)
+            more = self._extend(plan, step, finished.output)
             if more:
                 events.append(PlanExtended(steps=more, because=f"{step.id} sent it back"))
         elif finished.status == "failed":
@@ -109,9 +109,6 @@ class Driver:
             ]
         await self._teller.safe(*events)
         del self._running[finished.step]
-
-    def _whole_plan(self) -> Plan:
-        return Plan(steps=tuple(one.step for one in self.progress.steps.values()))
 
     async def _take_up(self) -> None:
         """Deal with the steps that were under way when this task last stopped, as each one says."""

@@ -38,7 +38,7 @@ from tenuto.core.task_events import (
     StepStarted,
     StepUsed,
 )
-from tenuto.core.tasks import TaskSpec
+from tenuto.core.tasks import PermissionPolicy, TaskSpec
 from tenuto.engine.driving.asking import Desk, by_policy
 from tenuto.engine.driving.choosing import Chooser, Chosen
 from tenuto.engine.driving.printing import Printer
@@ -82,6 +82,7 @@ class Walker:
         purse: Purse,
         nursery: Callable[[Callable[[str], None]], Nursery],
         brief: Callable[[Step], Brief],
+        policy: PermissionPolicy,
         mcp: tuple[McpServer, ...] = (),
     ) -> None:
         """Take everything a step needs; `nursery` is made for each step, to know its processes."""
@@ -93,6 +94,7 @@ class Walker:
         self._purse = purse
         self._nursery = nursery
         self._brief = brief
+        self._policy: PermissionPolicy = policy
         self._mcp = mcp
         self._active: dict[str, AgentSession] = {}
         self._kept: dict[str, tuple[str, AgentSession]] = {}
@@ -300,7 +302,7 @@ class Walker:
     async def _permit(self, step: Step, session: AgentSession, asked: PermissionAsked) -> None:
         """Answer a request for permission, by rule or by whoever is asked."""
         self._note(step, asked)
-        decided = by_policy(self._task.permissions, asked.tool, asked.detail)
+        decided = by_policy(self._policy, asked.tool, asked.detail)
         if decided is None:
             shown = {"tool": asked.tool, "input": asked.input}
             text = f"{step.id} wants to use {asked.tool}"
