@@ -1,4 +1,4 @@
-"""The verbs of tasks and budgets, for the public engine."""
+"""The verbs of tasks and budgets, for the public engine. What they need is loaded by the first one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenuto.core.execution import Snapshot
-from tenuto.engine import tasks
 from tenuto.engine.work import Options, Work
 
 if TYPE_CHECKING:
@@ -59,12 +58,15 @@ class TaskVerbs:
         return execution_id
 
     def _task_work(self, text: str, plan: Any, options: dict[str, Any]) -> Work:
+        from tenuto.engine import tasks
+
         own, of_task = tasks.given_options(options)
         spec = tasks.checked(self._engine, tasks.task_spec(text, plan=plan, **of_task))
         return tasks.task_work(self._engine, spec, Options(**own))
 
     async def progress(self, execution_id: str) -> Progress:
         """Return how far a task is: its plan, its steps, what it asks."""
+        from tenuto.engine import tasks
 
         def read() -> Progress:
             execution = self._engine.execution(execution_id)
@@ -77,10 +79,14 @@ class TaskVerbs:
         self, execution_id: str, *, n: int | None = None, why: str = "", by: str = ""
     ) -> list[Decided]:
         """Say yes to what a task asks: all of it, or one question by its number."""
+        from tenuto.engine import tasks
+
         return await self._call(tasks.decide, self._engine, execution_id, True, n, why, by)
 
     async def deny(
         self, execution_id: str, *, n: int | None = None, why: str = "", by: str = ""
     ) -> list[Decided]:
         """Say no to what a task asks: all of it, or one question by its number."""
+        from tenuto.engine import tasks
+
         return await self._call(tasks.decide, self._engine, execution_id, False, n, why, by)
