@@ -55,7 +55,7 @@ def test_what_is_told_is_on_the_tape_and_acknowledged_once_it_is_safe(
 ) -> None:
     code = """
 for n in range(1, 4):
-    say(type="tell", events=[{"type": "budget_warned", "text": str(n)}], n=n)
+    say(type="tell", events=[{"type": "budget_warned", "text": str(n), "kind": "k"}], n=n)
 print([hear() for _ in range(3)])
 """
     snapshot = engine.wait(drive(engine, code), 60)
@@ -71,7 +71,8 @@ def test_a_driver_cannot_tell_what_is_the_keepers_to_tell(
 ) -> None:
     code = f"""
 say(type="tell", events=[{{"type": {kind!r}, "state": "succeeded"}}])
-say(type="tell", events=7)
+say(type="tell", events=7, n=8)
+assert hear()["error"] == "'int' object is not iterable"
 say(type="tell", events=[{{"type": "budget_warned", "text": "after"}}], n=1)
 hear()
 sys.exit(3)
