@@ -110,7 +110,7 @@ def load_demo(model: Model) -> None:
     look = _run("I look at what is there.", "ls -la")
     model.when(_speaks("you are a reviewer", "you are the reviewer", "role: reviewer"),
                _run("I run it.", f"cat {_FILE} && python3 {_FILE}"), _reviewed)  # fmt: skip
-    model.when(_speaks("you are a developer", "you are the developer", "role: developer"),
+    model.when(_speaks("you are a developer", "you are a senior developer", "you are the developer", "role: developer"),
                _run("I write it and run it.", write), _built)  # fmt: skip
     model.when(_speaks("you are an architect", "you are the architect", "role: architect"),
                look, _planned)  # fmt: skip

@@ -50,6 +50,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = False
     block_on_close = True
+    request_queue_size = 1024  # many clients may come at once, and none is to be refused
 
     def __init__(self, model: Model, port: int) -> None:
         """Listen on loopback."""
