@@ -57,4 +57,5 @@ def _model(chosen: Chosen, http: httpx2.AsyncClient) -> Model:
     )
     if chosen.api == "openai-chat":
         return OpenAIChatModel(chosen.model, provider=openai)
+    assert openai.client.responses  # loaded now: at the first request it would hold up an interrupt
     return OpenAIResponsesModel(chosen.model, provider=openai)
