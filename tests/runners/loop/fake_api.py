@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -106,6 +107,13 @@ class Api:
         await writer.drain()
 
 
+_numbers = itertools.count()
+
+
+def _new(name: str) -> str:
+    return f"id_{next(_numbers)}_{name}"
+
+
 def _sse(*events: dict[str, Any], named: bool = False) -> list[bytes]:
     return [
         (f"event: {one['type']}\n" if named else "").encode()
@@ -155,7 +163,7 @@ class Anthropic:
     def call(cls, *calls: tuple[str, dict[str, Any]]) -> Reply:
         blocks: list[tuple[Any, list[Any]]] = []
         for number, (name, given) in enumerate(calls):
-            block = {"type": "tool_use", "id": f"toolu_{number}_{name}", "name": name, "input": {}}
+            block = {"type": "tool_use", "id": _new(name), "name": name, "input": {}}
             delta = {"type": "input_json_delta", "partial_json": json.dumps(given)}
             blocks.append((block, [delta]))
         return cls._reply(blocks, "tool_use")
@@ -188,7 +196,7 @@ class Chat:
     @classmethod
     def call(cls, *calls: tuple[str, dict[str, Any]]) -> Reply:
         made = [
-            {"index": number, "id": f"call_{number}_{name}", "type": "function",
+            {"index": number, "id": _new(name), "type": "function",
              "function": {"name": name, "arguments": json.dumps(given)}}
             for number, (name, given) in enumerate(calls)
         ]  # fmt: skip
@@ -209,7 +217,8 @@ class Responses:
              "response": {**response, "status": "in_progress", "output": []}}
         ]  # fmt: skip
         for index, (item, deltas) in enumerate(items):
-            events.append({"type": "response.output_item.added", "output_index": index, "item": item})  # fmt: skip
+            empty = {**item, "content": []} if deltas else item
+            events.append({"type": "response.output_item.added", "output_index": index, "item": empty})  # fmt: skip
             events += [{**one, "output_index": index, "item_id": item["id"]} for one in deltas]
             events.append({"type": "response.output_item.done", "output_index": index, "item": item})  # fmt: skip
         usage = {"input_tokens": 900, "output_tokens": 50, "total_tokens": 950}
@@ -235,7 +244,7 @@ class Responses:
     def call(cls, *calls: tuple[str, dict[str, Any]]) -> Reply:
         return cls._reply(
             [
-                ({"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{number}_{name}",
+                ({"type": "function_call", "id": _new("fc"), "call_id": _new(name),
                   "name": name, "arguments": json.dumps(given), "status": "completed"}, [])
                 for number, (name, given) in enumerate(calls)
             ]

@@ -18,7 +18,6 @@ from tenuto.core.runs import (
     ToolEnded,
     Used,
 )
-from tenuto.runners.loop.naming import choose
 
 pytestmark = pytest.mark.asyncio
 
@@ -160,46 +159,6 @@ async def test_a_loop_behind_the_gateway_does_not_get_the_real_key(stand: Stand,
     stand.nursery.environ |= {"ANTHROPIC_API_KEY": "real", "ANTHROPIC_AUTH_TOKEN": "real"}
     api.play(reply)
     assert end_of(await ask(await stand.open())).ok
-
-
-def test_names_mean_providers() -> None:
-    keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "GEMINI_API_KEY": "g"}
-    keys |= {"OLLAMA_BASE_URL": "http://h/v1"}
-    found = {
-        name: (one.api, one.model, one.key)
-        for name in (
-            *("anthropic:claude-x", "claude-x", "opus", "openai:gpt-9", "o3-mini", "gpt-9"),
-            *("openai-chat:ft:gpt-9", "google:gemini-9", "gemini-9", "ollama:qwen3:8b"),
-        )
-        for one in [choose(name, keys)]
-    }
-    assert found["anthropic:claude-x"] == found["claude-x"] == ("anthropic", "claude-x", "a")
-    assert found["opus"][1].startswith("claude-opus-")
-    assert found["openai:gpt-9"] == found["gpt-9"] == ("openai", "gpt-9", "o")
-    assert found["o3-mini"][0] == "openai"
-    assert found["openai-chat:ft:gpt-9"] == ("openai-chat", "ft:gpt-9", "o")
-    assert found["google:gemini-9"] == found["gemini-9"] == ("google", "gemini-9", "g")
-    assert found["ollama:qwen3:8b"] == ("compatible", "qwen3:8b", "")
-    assert choose("", keys).api == "anthropic"
-    assert choose("", {"TENUTO_LOOP_MODEL": "gpt-9", "OPENAI_API_KEY": "o"}).model == "gpt-9"
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "why"),
-    [
-        ("llama-3", "bad_request", "anthropic:, openai:"),
-        ("mistral:large", "bad_request", "ollama:"),
-        ("claude-x", "auth", "ANTHROPIC_API_KEY"),
-        ("gpt-9", "auth", "OPENAI_API_KEY"),
-        ("gemini-9", "auth", "GOOGLE_API_KEY or GEMINI_API_KEY"),
-        ("ollama:x", "auth", "OLLAMA_BASE_URL"),
-        ("", "auth", "no model was named"),
-    ],
-)
-def test_a_name_that_means_nothing_here_says_what_would(name: str, kind: str, why: str) -> None:
-    with pytest.raises(RunnerFailed, match=why) as raised:
-        choose(name, {})
-    assert raised.value.kind == kind
 
 
 async def test_a_session_that_cannot_be_opened_says_why(stand: Stand) -> None:

@@ -169,7 +169,8 @@ class Agent:
                 raise
             response = stream.get()
         self._tell_used(response)
-        if response.finish_reason is None or response.state != "complete":
+        given = response.finish_reason or (response.provider_details or {}).get("finish_reason")
+        if not given or response.state != "complete":
             self._history.cut(response)
             raise Broken("network", "the stream ended before the answer did")
         return response

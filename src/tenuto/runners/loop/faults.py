@@ -72,6 +72,8 @@ def explain(error: BaseException) -> Fault:
     for kinds, kind in _BY_TYPE:
         if isinstance(error, kinds):
             return Fault(kind, text, None, after)
+    if "ended without a `finish_reason`" in text:
+        return Fault("network", "the stream ended before the answer did")
     if _is_nonsense(error):
         return Fault("protocol", f"the model's answer makes no sense: {text}")
     return Fault("failed", f"{type(error).__name__}: {text}")

@@ -44,18 +44,20 @@ def _model(chosen: Chosen, http: httpx2.AsyncClient) -> Model:
         google = GoogleProvider(api_key=chosen.key, base_url=chosen.url or None, http_client=http)
         return GoogleModel(chosen.model, provider=google)
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.profiles.openai import OpenAIModelProfile
     from pydantic_ai.providers.openai import OpenAIProvider
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
+    whole = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
     if chosen.api == "compatible":
         compatible = OpenAICompatibleProvider(
             chosen.prefix, base_url=chosen.url, api_key=chosen.key or None, http_client=http
         )
-        return OpenAIChatModel(chosen.model, provider=compatible)
+        return OpenAIChatModel(chosen.model, provider=compatible, profile=whole)
     openai = OpenAIProvider(
         base_url=chosen.url, api_key=chosen.key or "none-needed", http_client=http
     )
     if chosen.api == "openai-chat":
-        return OpenAIChatModel(chosen.model, provider=openai)
+        return OpenAIChatModel(chosen.model, provider=openai, profile=whole)
     assert openai.client.responses  # loaded now: at the first request it would hold up an interrupt
     return OpenAIResponsesModel(chosen.model, provider=openai)
