@@ -17,7 +17,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 
@@ -49,11 +49,12 @@ from tenuto.metering.records import (
     Window,
 )
 
+UNLIMITED = BudgetLimits()
 _NAME = 6  # yyyymm
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What is wrong with the ledger's files, if anything: records lost, unknown, ends that were mended."""
+    """What is wrong with the ledger's files: records lost or unknown, ends that were mended."""
 
     lost: int = 0
     unknown: int = 0
@@ -89,7 +90,7 @@ class Ledger:
         step: str,
         model: str,
         estimate: Estimate,
-        limits: BudgetLimits = BudgetLimits(),
+        limits: BudgetLimits = UNLIMITED,
     ) -> Admission:
         """Decide on a request and, if it may be made, reserve what it may come to."""
         with self._alone() as now:
@@ -168,9 +169,7 @@ class Ledger:
 
     # Read
 
-    def judge(
-        self, execution: str, step: str = "", limits: BudgetLimits = BudgetLimits()
-    ) -> Admission:
+    def judge(self, execution: str, step: str = "", limits: BudgetLimits = UNLIMITED) -> Admission:
         """Say what a request would meet now, without making one."""
         with self._shared() as now:
             return self._judged(execution, step, limits, now)
@@ -303,7 +302,7 @@ class Ledger:
     # The lock
 
     @contextmanager
-    def _alone(self) -> Iterator[int]:
+    def _alone(self) -> Generator[int]:
         """Hold the lock alone and yield the time; what the disk refuses comes as our own error."""
         with self._thread:
             try:
@@ -317,7 +316,7 @@ class Ledger:
                 raise _as_error(error, self.folder) from error
 
     @contextmanager
-    def _shared(self) -> Iterator[int]:
+    def _shared(self) -> Generator[int]:
         with self._thread:
             try:
                 if self._lock_fd < 0 and not os.path.isdir(self.folder):

@@ -44,7 +44,7 @@ class Month:
         self._offset = 0
         self._seq = -1
         self._kept_at = 0
-        self.last_ns = 0
+        self.last_ns: int = 0
         self.fold = Fold()
 
     def look(self) -> Fold:
@@ -148,7 +148,8 @@ class Month:
                 self.fold.unknown += 1
             else:
                 self.fold.take(record, frame.time_ns)
-            self._offset, self._seq, self.last_ns = frame.end, frame.seq, frame.time_ns
+            self._offset, self._seq = frame.end, frame.seq
+            self.last_ns = int(frame.time_ns)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
 
     def _ready(self) -> None:
         """Have the file open for writing, read to its end, and whole."""

@@ -57,7 +57,7 @@ class Price(msgspec.Struct, frozen=True):
 
 
 def _tier(given: str, made: str) -> Price:
-    """Return a price with the usual tenth for what comes from the cache, and a quarter on what goes in."""
+    """Return a price with the usual parts of it for the cache: a tenth out of it, 5/4 into it."""
     base = Decimal(given)
     return Price(base, Decimal(made), base / 10, base * Decimal("1.25"))
 

@@ -50,9 +50,10 @@ class Events:
 
     def feed(self, chunk: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the events that are complete now."""
+        looked = max(0, len(self._rest) - 1)  # a return at its end may have got its other half
         self._rest += chunk
         at = 0
-        for end in _LINE_END.finditer(self._rest):
+        for end in _LINE_END.finditer(self._rest, looked):
             line, raw = self._rest[at : end.start()], self._rest[at : end.end()]
             at = end.end()
             self._raw.append(raw)
