@@ -152,7 +152,7 @@ class Gateway:
         await answer(send, 200, {"held": self.held})
 
     def _whose(self, request: Request) -> tuple[str, str]:
-        for key in request.keys():
+        for key in request.candidates():
             found = passes.read(self._secret, key)
             if found is not None:
                 return found
@@ -218,11 +218,11 @@ class Gateway:
         try:
             await relay.counted(ask, dialect, send, settle, asked)
         except Unreachable as error:
-            nothing = Usage(Tokens(asked) if error.sent else Tokens(), estimated=error.sent)
-            settle(nothing, 0)
+            settle(Usage(estimated=error.sent), 0)
             raise _RefusedError(502, str(error)) from error
         finally:  # the client went, or we are ended: what is known by now has to do
-            settle(relay.usage(asked), relay.status)
+            if open_:
+                settle(relay.usage(asked), relay.status)
 
     def _estimate(self, dialect: Dialect, ask: Ask) -> Estimate:
         window = self.prices.context_window(ask.model, dialect.provider) or _TYPICAL_WINDOW

@@ -66,7 +66,7 @@ class Request(msgspec.Struct, frozen=True):
             return "it comes from a browser"
         return ""
 
-    def keys(self) -> list[str]:
+    def candidates(self) -> list[str]:
         """Return everything that may be a key, wherever providers have it."""
         found = [value.decode("latin-1") for key, value in self.headers if key in _KEYS]
         found = [one[7:].strip() if one[:7].lower() == "bearer " else one for one in found]

@@ -50,6 +50,7 @@ from tenuto.metering.records import (
 )
 
 UNLIMITED = BudgetLimits()
+NOTHING = Spend()
 _NAME = 6  # yyyymm
 
 
@@ -169,10 +170,19 @@ class Ledger:
 
     # Read
 
-    def judge(self, execution: str, step: str = "", limits: BudgetLimits = UNLIMITED) -> Admission:
-        """Say what a request would meet now, without making one."""
+    def judge(
+        self,
+        execution: str,
+        step: str = "",
+        limits: BudgetLimits = UNLIMITED,
+        ahead: Estimate | None = None,
+    ) -> Admission:
+        """Say what a request would meet now, or after so much more, without making one."""
+        more = NOTHING
+        if ahead is not None:
+            more = Spend(reserved=ahead.cost or Decimal(0), reserved_tokens=ahead.tokens.total)
         with self._shared() as now:
-            return self._judged(execution, step, limits, now)
+            return self._judged(execution, step, limits, now, more)
 
     def spend(self, execution: str, step: str | None = None) -> Spend:
         """Return what an execution, or one step of it, spent."""
@@ -231,13 +241,15 @@ class Ledger:
 
     # Under the lock
 
-    def _judged(self, execution: str, step: str, limits: BudgetLimits, now: int) -> Admission:
+    def _judged(
+        self, execution: str, step: str, limits: BudgetLimits, now: int, more: Spend = NOTHING
+    ) -> Admission:
         grant = self._granted(execution, "", now) or Grant(execution)
         verdict, crossings = judge(
-            self._spent(execution, None, now),
-            self._spent(execution, step, now),
-            self._window("daily", now),
-            self._window("monthly", now),
+            self._spent(execution, None, now) + more,
+            self._spent(execution, step, now) + more,
+            self._window("daily", now) + more,
+            self._window("monthly", now) + more,
             limits,
             grant,
             self._granted(execution, step, now) if step else None,

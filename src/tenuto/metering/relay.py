@@ -48,8 +48,8 @@ class Relay:
     def usage(self, asked: int) -> Usage:
         """Return what the request used, as far as it is known by now."""
         if self._reader is None:
-            # an error costs nothing; of a request that was left before its answer nobody can tell
-            return Usage() if self.status else _left(asked)
+            # errors cost nothing; of what was left before an answer began, nothing was told
+            return Usage(estimated=not self.status)
         return self._reader.end(asked)
 
     async def plain(self, body: bytes, send: Send) -> None:
@@ -76,18 +76,15 @@ class Relay:
                 self._reader = dialect.reader(kind_of_answer(dialect, content, ask.stream))
             changed = _encoded(response) or ask.hides_usage
             await self._head(response, send, changed)
-            events = Events() if ask.hides_usage and self._reader is not None else None
+            listener = _Listener(self._reader, ask.hides_usage)
             async for chunk in _chunks(response):
-                if self._reader is not None:
-                    self._reader.feed(chunk)
-                    if self._reader.final:
-                        settle(self.usage(asked), self.status)
-                out = chunk if events is None else _without_usage(events, chunk)
+                out = listener.hear(chunk)
+                if listener.told:
+                    settle(self.usage(asked), self.status)
                 if out:
                     await send({"type": "http.response.body", "body": out, "more_body": True})
             settle(self.usage(asked), self.status)
-            rest = b"" if events is None else events.remainder()
-            await send({"type": "http.response.body", "body": rest})
+            await send({"type": "http.response.body", "body": listener.rest()})
         except _errors():
             return  # settled by our caller with what is known; the client's answer ends here too
         finally:
@@ -116,10 +113,38 @@ class Relay:
         await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-def _left(asked: int) -> Usage:
-    from tenuto.core.budget import Tokens
+class _Listener:
+    """Lets an answer by while its reader hears it.
 
-    return Usage(Tokens(asked), estimated=True)
+    What comes at once is passed on a piece late, so that it is settled before its last byte is seen;
+    of a stream, only a chunk that the client had not asked for is held back.
+    """
+
+    def __init__(self, reader: Reader | None, hides_usage: bool) -> None:
+        self._reader = reader
+        self._late = reader is not None and reader.kind == "whole"
+        self._before = b""
+        self._events = Events() if hides_usage and reader is not None and not self._late else None
+
+    @property
+    def told(self) -> bool:
+        """The usage is known, and the rest of the answer will not change it."""
+        return self._reader is not None and self._reader.final
+
+    def hear(self, chunk: bytes) -> bytes:
+        """Return what can be passed on now."""
+        if self._reader is not None:
+            self._reader.feed(chunk)
+        if self._late:
+            before, self._before = self._before, chunk
+            return before
+        if self._events is not None:
+            return b"".join(raw for raw, data in self._events.feed(chunk) if not hidden(data))
+        return chunk
+
+    def rest(self) -> bytes:
+        """Return what was held back to the end."""
+        return self._before if self._events is None else self._events.remainder()
 
 
 def _unreached(upstream: Upstream, error: Exception) -> str:
@@ -136,10 +161,6 @@ async def _chunks(response: Response) -> AsyncIterator[bytes]:
     source = response.aiter_bytes() if _encoded(response) else response.aiter_raw()
     async for chunk in source:
         yield chunk
-
-
-def _without_usage(events: Events, chunk: bytes) -> bytes:
-    return b"".join(raw for raw, data in events.feed(chunk) if not hidden(data))
 
 
 def _errors() -> tuple[type[Exception], ...]:

@@ -129,7 +129,7 @@ class Reader:
 
     def __init__(self, kind: str) -> None:
         """Take how the answer comes: `events`, `array` or `whole`."""
-        self._kind = kind
+        self.kind = kind
         self._events = Events()
         self._objects = Objects()
         self._whole: list[bytes] = []
@@ -147,10 +147,10 @@ class Reader:
 
     def feed(self, chunk: bytes) -> None:
         """Take in some of the answer."""
-        if self._kind == "events":
+        if self.kind == "events":
             for _, data in self._events.feed(chunk):
                 self.take(data)
-        elif self._kind == "array":
+        elif self.kind == "array":
             for one in self._objects.feed(chunk):
                 self.take(one)
         else:
@@ -177,9 +177,9 @@ class Reader:
 
     def end(self, asked: int = 0) -> Usage:
         """Return what the request used; `asked` tokens are put in for input that was not told."""
-        if self._kind == "events":
+        if self.kind == "events":
             self.take(self._events.end()[1])
-        elif self._kind == "whole":
+        elif self.kind == "whole":
             value = parsed(b"".join(self._whole)) if self._size <= _MOST else {}
             if value:
                 self.read_whole(value)
