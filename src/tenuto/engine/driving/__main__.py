@@ -140,15 +140,18 @@ async def _work(
     def further(plan: Plan, step: Step, output: str) -> tuple[Step, ...]:
         return extend(plan, step, output, round_of(plan, step))
 
+    purse = Purse(engine, os.environ[MARK], task, agents, teller, desk, printer)
     driver = Driver(teller, desk, printer, planner, further)
     walker = Walker(
-        task, teller, desk, printer, chooser, Purse(), nursery, briefs.brief,
+        task, teller, desk, printer, chooser, purse, nursery, briefs.brief,
         task.permissions or settings.permissions, (_server(project),),
     )  # fmt: skip
 
     def heard(message: dict[str, object]) -> None:
         if message.get("type") == "decide":
             desk.decide(message)
+        else:
+            purse.heard(message)
 
     teller.heard = heard
     stops: set[asyncio.Task[None]] = set()
@@ -167,6 +170,7 @@ async def _work(
         await walker.close()
         for one in nurseries:
             await one.close()
+        purse.close()
 
 
 def _server(project: Project) -> McpServer:

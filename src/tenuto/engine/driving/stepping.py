@@ -67,6 +67,8 @@ class Tries(msgspec.Struct):
     finished: Finished
     tools: int = 0
     said: str = ""
+    over: str = ""
+    """The hard cap that was reached while it ran, uncounted by a gateway."""
 
 
 class Walker:
@@ -208,6 +210,7 @@ class Walker:
             await session.interrupt()
         tries = Tries(Finished(ok=False, kind="crash", message="it ended without a last word"))
         asking: set[asyncio.Task[None]] = set()
+        stopped = False
         try:
             async for event in session.prompt(_opening(chosen, brief, text, resumed)):
                 if isinstance(event, Finished):
@@ -218,6 +221,9 @@ class Walker:
                     task.add_done_callback(asking.discard)
                 else:
                     self._take(step, one, event, tries)
+                    if tries.over and not stopped:
+                        stopped = True
+                        await session.interrupt()
         finally:
             for task in asking:
                 task.cancel()
@@ -226,6 +232,10 @@ class Walker:
                 self._kept[step.id] = (chosen.runner.name, session)
             else:
                 await session.close()
+        if tries.over and not tries.finished.ok:
+            tries.finished = Finished(
+                ok=False, text=tries.finished.text, kind="budget", message=tries.over
+            )
         return tries
 
     def _is_continued(self, step: Step) -> bool:
@@ -257,7 +267,7 @@ class Walker:
             session=(taken_up or None) if runner.capabilities.resume else None,
             new_session=_uuid(),
             mcp=self._mcp if runner.capabilities.mcp else (),
-            endpoint=await self._purse.endpoint(step, chosen.probe),
+            endpoint=await self._purse.endpoint(step, chosen),
             bypass=self._task.bypass,
             title=f"{runner.name}: {step.id}",
         )
@@ -282,8 +292,8 @@ class Walker:
                 )
             case Used():
                 tokens = Tokens(event.input, event.output, event.cache_read, event.cache_write)
-                self._purse.used(step.id, event)
                 self._teller.tell(StepUsed(step=step.id, model=event.model, tokens=tokens))
+                tries.over = tries.over or self._purse.used(step.id, event)
             case ToolBegan() | ToolEnded():
                 tries.tools += isinstance(event, ToolBegan)
                 self._note(step, event)
