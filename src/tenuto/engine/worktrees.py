@@ -171,7 +171,8 @@ class Worktrees:
         with self._lock():
             if self._registered(path):
                 self._git("worktree", "remove", "--force", "--force", path)
-            shutil.rmtree(path, ignore_errors=True)
+            if os.path.isfile(os.path.join(path, ".git")):  # one that git has forgotten
+                shutil.rmtree(path, ignore_errors=True)
             self._git("worktree", "prune")
             if self._commit_of(branch):
                 self._git("branch", "--quiet", "-D", branch)
