@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenuto.core.errors import InvalidInput, InvalidPlan, UnknownName
-from tenuto.core.plan import Plan, Step
+from tenuto.core.plan import Plan, Step, check_plan
+from tenuto.core.rounds import extended, feedback_of, round_of
 from tenuto.core.selection import ROLES, Role
 from tenuto.core.tasks import TaskSpec
 from tenuto.engine.strategies import (
     build_plan,
     extend,
-    extended,
-    feedback_of,
     known_strategies,
     pick,
     review_verdict,
@@ -321,6 +320,23 @@ def test_only_what_is_done_again_has_feedback():
     assert feedback_of(extended(plan, new), moved) is None
 
 
+def test_a_reviewer_after_a_reviewer_in_one_session_has_rounds_of_its_own():
+    plan = Plan(
+        (
+            Step("dev", "x"),
+            Step("one", "x", ("dev",), reviews="dev"),
+            Step("two", "x", ("dev",), reviews="dev"),
+        )
+    )
+    plan = build_plan(TaskSpec(plan=plan, strategy="single")).plan
+    second = step_of(plan, "two")
+    assert second.continues == "one"
+    assert round_of(plan, second) == 1
+    new = extend(plan, second, SEND_BACK, 1)
+    assert [step.id for step in new] == ["dev.2", "two.2"]
+    assert round_of(extended(plan, new), new[1]) == 2
+
+
 def test_ids_that_are_taken_or_long_are_no_hindrance():
     long = "d" * 64
     plan = Plan(
@@ -334,7 +350,7 @@ def test_ids_that_are_taken_or_long_are_no_hindrance():
     )
     first = extend(plan, step_of(plan, "rev"), SEND_BACK, 1)
     assert [step.id for step in first] == ["dev.3", "rev.2"]
-    extended(extended(plan, first), extend(plan, plan.steps[-1], SEND_BACK, 1))
+    check_plan(extended(extended(plan, first), extend(plan, plan.steps[-1], SEND_BACK, 1)))
 
 
 @given(st.integers(0, 5), st.integers(1, 4))
@@ -347,7 +363,8 @@ def test_any_number_of_rounds_gives_a_plan_that_can_run(rounds, after):
     ))  # fmt: skip
     reviewer, done = step_of(plan, "reviewer"), 0
     while new := extend(plan, reviewer, SEND_BACK, done + 1):
-        plan, reviewer, done = extended(plan, new), new[1], done + 1
+        assert round_of(plan, reviewer) == done + 1
+        plan, reviewer, done = check_plan(extended(plan, new)), new[1], done + 1
     assert done == rounds
     for n in range(after):
         assert step_of(plan, f"t{n}").depends_on == (reviewer.id,)

@@ -247,6 +247,24 @@ def test_one_that_is_there_is_taken_up_with_what_is_in_it(repo, tmp_path):
     assert again.add("s") == tree  # where its work began is not forgotten
 
 
+def test_a_task_that_is_taken_up_remembers_where_it_began(repo, tmp_path):
+    task = new_id()
+    trees = Worktrees(str(repo), str(tmp_path / "trees"), task)
+    assert trees.find("s") is None
+    tree = trees.add("s")
+    Path(tree.path, "x").touch()
+    trees.commit(tree, "x")
+    git(repo, "checkout", "-q", "-b", "elsewhere")
+    again = Worktrees(str(repo), str(tmp_path / "trees"), task)
+    assert (again.target, again.find("s"), again.find("t")) == ("main", tree, None)
+    assert not again.merge([tree])[0].ok
+    git(repo, "checkout", "-q", "main")
+    assert again.merge([tree])[0].ok
+    assert again.find("s") is None
+    again.tidy()
+    assert not (tmp_path / "trees").exists()
+
+
 def test_one_whose_making_was_cut_short_is_made_anew(repo, trees, tmp_path):
     first = trees.add("first")
     Path(first.path, "first.txt").write_text("first\n")
