@@ -12,9 +12,10 @@ import msgspec
 
 from tenuto.core.budget import Admission, BudgetLimits, Estimate, Grant, Spend
 from tenuto.core.errors import InvalidInput
+from tenuto.engine.agent_settings import AgentSettings
 from tenuto.engine.settings import PROJECT_FILE, Settings, load_settings, user_file
 from tenuto.metering.ledger import Health, Ledger
-from tenuto.metering.prices import Price, Prices
+from tenuto.metering.prices import Prices, tier_price
 from tenuto.metering.records import Window
 from tenuto.stores.layout import Project, as_error
 
@@ -225,20 +226,11 @@ def deny(ledger: Ledger, execution: str) -> None:
     ledger.grant(msgspec.structs.replace(grant, max_cost=spend.cost + spend.reserved, hard=True))
 
 
-def prices_of(settings: Settings) -> Prices:
-    """Return prices with those that the settings have: names with `input/output` for a million."""
-    given: Mapping[str, str] = getattr(settings, "prices", {})
-    return Prices({name: _price(name, text) for name, text in given.items()})
-
-
-def _price(name: str, text: str) -> Price:
-    try:
-        made = [Decimal(part) for part in text.split("/")]
-        return Price(*made)
-    except (ArithmeticError, TypeError, ValueError):
-        raise InvalidInput(
-            f"the price of {name} is {text!r}", "write dollars for a million tokens: input/output"
-        ) from None
+def prices_of(agents: AgentSettings) -> Prices:
+    """Return prices with those that the settings have."""
+    return Prices(
+        {name: tier_price(coming, going) for name, (coming, going) in agents.prices.items()}
+    )
 
 
 def _path(project: Project) -> str:
