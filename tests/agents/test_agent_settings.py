@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from decimal import Decimal
@@ -178,6 +179,15 @@ def test_every_table_has_a_test_of_its_mistakes():
     assert {
         content.lstrip("[").split("]")[0].split(".")[0].split(" ")[0] for content, _ in MISTAKES
     } == set(AGENT_TABLES)
+
+
+def test_the_example_in_the_manual_can_be_used(places):
+    manual = Path(__file__).parents[2] / "docs" / "settings.md"
+    examples = re.findall(r"```toml\n(.*?)```", manual.read_text(), re.DOTALL)
+    assert len(examples) == 2
+    settings = load(places, examples[1])
+    assert {table for table in AGENT_TABLES if f"[{table}" not in examples[1]} == set()
+    assert choose("Explore it", tables=settings.selection, roles=settings.roles).type == "spike"
 
 
 @pytest.mark.promise("X17")

@@ -404,6 +404,17 @@ def test_where_there_is_no_repository_the_next_step_is_told(tmp_path, monkeypatc
     assert not (tmp_path / "t").exists()
 
 
+def test_a_folder_inside_the_checkout_that_git_ignores_will_do(repo):
+    (repo / ".git" / "info" / "exclude").write_text("/.tenuto/\n")
+    trees = Worktrees(str(repo), str(repo / ".tenuto" / "trees"), new_id())
+    tree = trees.add("s")
+    Path(tree.path, "x").touch()
+    assert trees.commit(tree, "x")
+    assert git(repo, "status", "--porcelain") == ""
+    assert trees.merge([tree])[0].ok
+    assert git(repo, "ls-files") == "a.txt\nsub/b.txt\nx"
+
+
 def test_something_in_the_way_is_told_and_left_alone(trees, tmp_path):
     path = tmp_path / "trees" / "s"
     path.mkdir(parents=True)

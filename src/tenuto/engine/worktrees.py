@@ -69,10 +69,12 @@ class Worktrees:
         self._top = self._repository(cwd)
         self._inner = os.path.relpath(os.path.realpath(cwd), self._top)
         self._base = os.path.realpath(base)
-        if self._base == self._top or self._base.startswith(self._top + "/"):
+        inside = self._base == self._top or self._base.startswith(self._top + "/")
+        # a folder that git ignores is as good as one outside
+        if inside and self._run(("check-ignore", "--quiet", self._base), self._top)[0]:
             raise WorktreeFailed(
                 f"the folder for worktrees, {base}, is inside the checkout {self._top}",
-                "name one outside of it",
+                "name one outside of it, or let git ignore it",
             )
         self._prefix = f"tenuto/{short(task)}/"
         common = self._git("rev-parse", "--git-common-dir")
