@@ -82,7 +82,8 @@ def _server(server: McpServer, env: dict[str, str]) -> str:
         # nobody can be asked, and the server is ours
         "default_tools_approval_mode": "approve",
     }
-    return f"mcp_servers.{json.dumps(server.name)}={_toml(fields)}"
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", server.name)  # it does not take quotes here
+    return f"mcp_servers.{name}={_toml(fields)}"
 
 
 def _toml(value: object) -> str:
