@@ -56,6 +56,11 @@ def quiet() -> dict[str, str]:
     return dict(_QUIET)
 
 
+def fits(text: str) -> bool:
+    """Tell whether a text may be a word of a command line: Linux takes 128 KiB."""
+    return len(text.encode("utf-8", "replace")) < 100_000
+
+
 def launch(program: str, request: RunRequest, *, control: bool, session: str = "") -> Launch:
     """Return how it is started: kept open under our control, or for one prompt on its stdin."""
     words = [program, "-p", "--output-format", "stream-json", "--verbose"]
@@ -71,7 +76,7 @@ def launch(program: str, request: RunRequest, *, control: bool, session: str = "
         words += ["--session-id", request.new_session]
     if request.model:
         words += ["--model", request.model]
-    if request.system:
+    if request.system and fits(request.system):
         words += ["--append-system-prompt", request.system]
     if request.max_turns is not None:
         words += ["--max-turns", str(request.max_turns)]

@@ -22,6 +22,11 @@ def script(place: Place, text: str) -> str:
     return str(path)
 
 
+@pytest.fixture
+def syspath(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(place.base / "packages"))
+
+
 @pytest.mark.promise("R3")
 async def test_a_key_is_a_login_that_can_be_counted(claude: str, place: Place):
     place.set("ANTHROPIC_API_KEY", "sk-ant-none")
@@ -87,6 +92,16 @@ async def test_a_program_that_is_broken_says_so_in_its_own_words(place: Place):
     text = "echo 'native binary not installed' >&2; exit 1"
     found = await ClaudeRunner(script(place, text)).probe(os.environ)
     assert not found.available and "native binary not installed" in found.why
+
+
+async def test_the_one_that_the_python_sdk_brings_is_found(place: Place, syspath: None):
+    folder = place.base / "packages" / "claude_agent_sdk" / "_bundled"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    os.rename(script(place, "echo 2.0.9"), folder / "claude")
+    place.set("PATH", str(place.base))
+    found = await ClaudeRunner(login=False).probe(os.environ)
+    assert found.available and found.version == "2.0.9"
 
 
 async def test_an_older_one_is_logged_in_by_what_it_would_look_at(place: Place):

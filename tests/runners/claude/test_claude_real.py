@@ -123,6 +123,7 @@ async def test_a_tool_that_is_refused_does_not_run_and_the_model_is_told_why(ben
     assert not (bench.place.project / "made").exists() and last(events).text == "As you wish."
 
 
+@pytest.mark.full
 async def test_with_a_bypass_nothing_is_asked(bench: Bench):
     bench.model.play(bash("touch made"), "Made it.")
     async with bench.open(bypass=True) as session:
@@ -182,6 +183,7 @@ async def test_an_interrupt_before_the_turn_has_begun_is_not_lost(bench: Bench):
     assert last(told).interrupted
 
 
+@pytest.mark.full
 async def test_an_interrupt_ends_a_tool_and_withdraws_a_question(bench: Bench):
     bench.model.play(bash("touch made"), "No.")
     async with bench.open() as session:
@@ -259,8 +261,11 @@ async def test_an_error_of_the_model_is_told_by_its_kind(bench: Bench, status: i
     assert last(after).ok, "the session lives on"
 
 
+@pytest.mark.full
 async def test_a_prompt_that_is_too_long_is_known(bench: Bench):
-    long = Status(400, "prompt is too long: 250000 tokens > 200000 maximum", "invalid_request_error")
+    long = Status(
+        400, "prompt is too long: 250000 tokens > 200000 maximum", "invalid_request_error"
+    )
     bench.faulty.meet(*[long] * 9)
     async with bench.open() as session:
         assert last(await heard(session, "Hi")).kind == "context"
@@ -285,10 +290,23 @@ async def test_nobody_at_the_endpoint_is_a_network_error(bench: Bench):
         assert last(await heard(session, "Hi")).kind == "network"
 
 
+@pytest.mark.full
 async def test_turns_are_limited_for_each_prompt(bench: Bench):
     bench.model.play(*[bash("echo 1")] * 5)
     async with bench.open(max_turns=1) as session:
         assert last(await heard(session, "Hi")).kind == "turns"
+
+
+@pytest.mark.full
+async def test_long_texts_pass(bench: Bench):
+    system, prompt = "Rule. " * 40_000 + "END-OF-SYSTEM", "Word. " * 100_000 + "END-OF-PROMPT"
+    bench.model.play(Call("Write", file_path="long", content="x" * 300_000), "Done.")
+    async with bench.open(system=system) as session:
+        events = await heard(session, prompt, answering(session, True))
+    assert last(events).text == "Done."
+    assert "END-OF-SYSTEM" in bench.model.shown.system
+    assert any("END-OF-PROMPT" in text for text in bench.model.shown.texts)
+    assert (bench.place.project / "long").stat().st_size >= 300_000
 
 
 async def test_a_users_settings_do_not_lead_past_the_endpoint(bench: Bench):

@@ -138,6 +138,7 @@ def test_the_reason_says_what_kind_of_failure_it_was():
     assert result(is_error=True, terminal_reason="prompt_too_long").kind == "context"
     assert result(is_error=True, terminal_reason="budget_exhausted").kind == "budget"
     assert result(is_error=True, errors=["Odd."]).message == "Odd."
+    assert result(is_error=True, permission_denials=[{"tool_name": "Bash"}]).kind == "permission"
 
 
 def test_only_a_whole_result_is_a_success():

@@ -246,9 +246,7 @@ async def test_codex_is_interrupted_by_a_signal(
     ("status", "kind"),
     [(400, "budget"), (401, "auth"), pytest.param(529, "overloaded", marks=pytest.mark.full)],
 )
-async def test_codex_errors(
-    codex: str, place: Place, faulty: Faulty, status: int, kind: str
-):
+async def test_codex_errors(codex: str, place: Place, faulty: Faulty, status: int, kind: str):
     message = "Tenuto budget: no more" if status == 400 else "No."
     faulty.meet(*[Status(status, message)] * 40)
     given: dict[str, Any] = {"endpoint": Endpoint(faulty.url, "t"), "model": "gpt-5.5"}
