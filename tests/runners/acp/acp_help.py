@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -55,3 +57,14 @@ class Agents:
             env["SCRIPTED_OPTIONS"] = options
         request = RunRequest(cwd=str(self.folder), env=env, **given)
         return await by_command("scripted", COMMAND).open(request, self.nursery)
+
+
+def gone(pid: int, patience: float = 10.0) -> bool:
+    """Wait until a process has ended; tell whether it has."""
+    try:
+        waiting = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    ended, _, _ = select.select([waiting], [], [], patience)
+    os.close(waiting)
+    return bool(ended)

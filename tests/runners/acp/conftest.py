@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from acp_help import Agents
+from acp_help import Agents, gone
 from npm_help import packages
 
 from tenuto.testing.nursery import PlainNursery
@@ -20,7 +21,8 @@ async def _close(made: PlainNursery) -> None:
     await made.close()
     assert not left, f"still running: {left}"
     for child in made.children:
-        assert not group_of(child.process.pid), "its group is not empty"
+        for pid in group_of(child.process.pid):
+            assert await asyncio.to_thread(gone, pid), f"of its group, {pid} is left"
 
 
 @pytest_asyncio.fixture(loop_scope="module")
