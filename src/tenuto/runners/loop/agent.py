@@ -142,7 +142,8 @@ class Agent:
                 fault = explain(error)
                 if said or attempt > self._retries or fault.kind not in TRANSIENT:
                     raise
-                wait = min(fault.retry_after or 0.5 * 2 ** (attempt - 1), _WAIT_MOST_S)
+                after = fault.retry_after
+                wait = min(0.5 * 2 ** (attempt - 1) if after is None else after, _WAIT_MOST_S)
                 text = f"{fault.kind}: {fault.message[:300]}; again in {wait:g} s"
                 self._tell(Retried(text, fault.status))
                 await asyncio.sleep(wait)
