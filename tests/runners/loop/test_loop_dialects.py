@@ -1,4 +1,4 @@
-"""Every protocol: text piece by piece, tools, usage as it was reported, the gateway's paths and token."""
+"""Every protocol: text piece by piece, tools, usage as it was reported, the gateway's paths."""
 
 from __future__ import annotations
 

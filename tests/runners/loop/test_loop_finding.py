@@ -106,7 +106,8 @@ def test_the_driver_loads_none_of_the_libraries() -> None:
 import asyncio, sys
 from tenuto.runners.cli import CliRunner
 asyncio.run(CliRunner().probe({"OPENAI_API_KEY": "k"}))
-print([one for one in ("pydantic_ai", "pydantic", "anthropic", "openai", "mcp", "httpx2") if one in sys.modules])
+heavy = {"pydantic_ai", "pydantic", "anthropic", "openai", "mcp", "httpx2"}
+print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

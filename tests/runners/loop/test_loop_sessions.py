@@ -53,7 +53,7 @@ async def test_an_id_may_be_chosen_once(stand: Stand, api: Api) -> None:
 
 @pytest.mark.parametrize("session", ["../../etc/passwd", "a/b", "", ".hidden", "x" * 200, "a\0b"])
 async def test_an_id_is_no_path(session: str, stand: Stand) -> None:
-    with pytest.raises(RunnerFailed, match="is no session id|there is no session"):
+    with pytest.raises(RunnerFailed, match=r"is no session id|there is no session"):
         await stand.open(session=session)
 
 

@@ -7,7 +7,7 @@ import itertools
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 from pydantic_ai import messages as m
 from pydantic_ai.direct import model_request_stream
@@ -286,6 +286,9 @@ def _cost(response: m.ModelResponse) -> Decimal | None:
 
 def _detail(arguments: dict[str, Any]) -> str:
     for name in ("path", "command", "code"):
-        if isinstance(arguments.get(name), str):
-            return arguments[name][:500]
+        given: Any = arguments.get(name)
+        if isinstance(given, list):
+            given = " ".join(map(str, cast("list[Any]", given)))
+        if isinstance(given, str):
+            return given[:500]
     return ""
