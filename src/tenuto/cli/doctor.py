@@ -56,12 +56,17 @@ def _settings(engine: BlockingEngine) -> list[dict[str, Any]]:
     """Return every setting with its value and where that comes from."""
     import msgspec
 
+    from tenuto.engine.agent_settings import describe, load_agent_settings
     from tenuto.engine.settings import load_settings
 
     _, sources = load_settings(engine.project.root, os.environ)
     # a setting has one name in files and another as a field: `report.every`, report_every
     known = {source.key.replace(".", "_"): source for source in sources}
-    aliases = {"asyncHandoverTimeout": "wait", "executionReportInterval": "report_every"}
+    aliases = {
+        "asyncHandoverTimeout": "wait",
+        "executionReportInterval": "report_every",
+        "parallel_concurrency": "concurrency",
+    }
     for alias, field in aliases.items():
         if alias in known:
             known[field] = known[alias]
@@ -70,6 +75,8 @@ def _settings(engine: BlockingEngine) -> list[dict[str, Any]]:
         value = getattr(engine.settings, field.name)
         source = known[field.name].source if field.name in known else "default"
         result.append({"name": field.name, "value": value, "source": source})
+    agents = describe(*load_agent_settings(engine.project.root, os.environ))
+    result += [{"name": one.key, "value": one.value, "source": one.source} for one in agents]
     return result
 
 

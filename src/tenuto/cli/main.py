@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "run code or a command; hand it over if it takes long"),
+    "task": ("task", "have agents do a task: one, a chain of them, or a graph"),
+    "approve": ("task", "say yes to what a task asks"),
+    "deny": ("task", "say no to what a task asks"),
     "ps": ("ps", "list what runs"),
     "status": ("status", "what runs, and how many stand in each state"),
     "tree": ("status", "executions with those started inside them"),
@@ -111,7 +114,7 @@ def _dispatch(argv: list[str], console: Console) -> int:
         verb = "version"
     if verb not in VERBS:
         return _unknown(verb)
-    if verb not in ("run", "resume") or "--help" in rest or "-h" in rest:
+    if verb not in ("run", "resume", "task") or "--help" in rest or "-h" in rest:
         return _perform(verb, flags, rest, console, None)
     from tenuto.dispatch.fresh import FreshLauncher
 

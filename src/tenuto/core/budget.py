@@ -46,7 +46,11 @@ class Spend(msgspec.Struct, frozen=True, omit_defaults=True):
     estimated: int = 0
     """Requests that ended before their usage was told: counted by what went over the line."""
     reserved: Decimal = Decimal(0)
-    """Dollars set aside for requests that are still under way."""
+    """Dollars set aside for requests that are under way, or whose counter died before their end."""
+    reserved_tokens: int = 0
+    """Tokens set aside for them."""
+    unsettled: int = 0
+    """How many those are; they are not in `requests` yet."""
 
     def __add__(self, other: Spend) -> Spend:
         return Spend(
@@ -56,6 +60,8 @@ class Spend(msgspec.Struct, frozen=True, omit_defaults=True):
             self.unpriced + other.unpriced,
             self.estimated + other.estimated,
             self.reserved + other.reserved,
+            self.reserved_tokens + other.reserved_tokens,
+            self.unsettled + other.unsettled,
         )
 
 
@@ -91,6 +97,8 @@ class Crossing(msgspec.Struct, frozen=True):
     limit: Decimal
     spent: Decimal
     hard: bool = False
+    reserved: Decimal = Decimal(0)
+    """The part of `spent` that is only set aside, and may come back."""
 
     def __str__(self) -> str:
         if self.unit == "tokens":
@@ -98,3 +106,80 @@ class Crossing(msgspec.Struct, frozen=True):
         return (
             f"the {self.scope} limit of ${self.limit} is reached (${self.spent} spent or reserved)"
         )
+
+
+class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a request may come to, told before it is made."""
+
+    tokens: Tokens = Tokens()
+    cost: Decimal | None = None
+    """None where the price is not known."""
+
+
+class Admission(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether a request may be made, and under which reservation; none unless it is go or warn."""
+
+    verdict: Verdict
+    crossings: tuple[Crossing, ...] = ()
+    reservation: str = ""
+    news: bool = False
+    """Nobody has been warned of these bounds yet."""
+
+    @property
+    def admitted(self) -> bool:
+        """Whether it may be made."""
+        return self.verdict in ("go", "warn")
+
+
+def judge(
+    whole: Spend,
+    part: Spend,
+    day: Spend,
+    month: Spend,
+    limits: BudgetLimits,
+    grant: Grant,
+    step_grant: Grant | None = None,
+) -> tuple[Verdict, tuple[Crossing, ...]]:
+    """Say what becomes of the next request, by what the execution, its step, day and month spent.
+
+    A bound counts as reached by what is spent and reserved, without the request itself: so nothing is
+    admitted at or past it, and what goes over it was under way before.
+    """
+    task = limits.task if grant.max_cost is None else grant.max_cost
+    hard = limits.hard or grant.hard
+    found = [
+        *_crossed("daily", "cost", limits.daily, day, limits.hard),
+        *_crossed("monthly", "cost", limits.monthly, month, limits.hard),
+        *_crossed("execution", "cost", task, whole, hard),
+        *_crossed("execution", "tokens", grant.max_tokens, whole, hard),
+    ]
+    if step_grant is not None:
+        hard = limits.hard or grant.hard or step_grant.hard
+        found += _crossed("step", "cost", step_grant.max_cost, part, hard)
+        found += _crossed("step", "tokens", step_grant.max_tokens, part, hard)
+    stops = tuple(one for one in found if one.hard)
+    if stops:
+        return "stop", stops
+    if not found:
+        return "go", ()
+    if grant.mode == "warn":
+        return "warn", tuple(found)
+    approved = grant.approved
+    if approved is not None and whole.cost + whole.reserved < approved:
+        return "go", tuple(found)
+    return "ask", tuple(found)
+
+
+def _crossed(
+    scope: Literal["daily", "monthly", "execution", "step"],
+    unit: Literal["cost", "tokens"],
+    limit: Decimal | int | None,
+    spend: Spend,
+    hard: bool,
+) -> list[Crossing]:
+    if limit is None:
+        return []
+    bound = Decimal(limit)
+    reserved = spend.reserved if unit == "cost" else Decimal(spend.reserved_tokens)
+    spent = reserved + (spend.cost if unit == "cost" else Decimal(spend.tokens.total))
+    return [Crossing(scope, unit, bound, spent, hard, reserved)] if spent >= bound else []

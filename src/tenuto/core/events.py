@@ -140,7 +140,7 @@ class HostAnswered(Event, frozen=True, tag="host_answered"):
 class ToolsUsed(Event, frozen=True, tag="tools_used"):
     """How often the code called composed tools, by name; told at its end."""
 
-    tools: dict[str, int] = {}
+    tools: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Cleared(Event, frozen=True, tag="cleared"):

@@ -8,6 +8,7 @@ import msgspec
 
 from tenuto.core import events as ev
 from tenuto.core.errors import ExecutionFailed
+from tenuto.core.event import Event
 from tenuto.core.specs import Spec
 from tenuto.core.states import ENDED, LIVE, State, WaitingFor, may_move
 
@@ -151,7 +152,7 @@ class Execution:
         self.cleared_upto = -1
         self.transitions: list[Transition] = []
 
-    def apply(self, time_ns: int, event: ev.Event) -> None:  # noqa: C901, PLR0912  a case each
+    def apply(self, time_ns: int, event: Event) -> None:  # noqa: C901, PLR0912  a case each
         """Take one event. The first end after a start wins; events that make no sense are passed."""
         match event:
             case ev.Created(spec=spec):
@@ -190,7 +191,7 @@ class Execution:
             case _:
                 self._note(event)
 
-    def _note(self, event: ev.Event) -> None:
+    def _note(self, event: Event) -> None:
         match event:
             case ev.ValueReturned():
                 self.value = event

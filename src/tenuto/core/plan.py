@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -68,11 +68,10 @@ def read_plan(data: bytes | str | Mapping[str, Any]) -> Plan:
         raw: Any = msgspec.json.decode(data) if isinstance(data, (bytes, str)) else data
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidPlan(f"the plan is no JSON: {error}", "correct the place it names") from None
-    if isinstance(raw, Sequence) and not isinstance(raw, str):
-        raw = {"steps": raw}
-    if not isinstance(raw, Mapping):
+    if not isinstance(raw, (Mapping, list)):
         raise InvalidPlan("a plan is an object with steps", 'such as {"steps": [{"id": …}]}')
-    fields = {("steps" if key == "tasks" else key): value for key, value in raw.items()}  # pyright: ignore[reportUnknownVariableType]
+    whole = cast("Mapping[str, Any]", {"steps": raw} if isinstance(raw, list) else raw)
+    fields = {("steps" if key == "tasks" else key): value for key, value in whole.items()}
     try:
         plan = msgspec.convert(fields, Plan, strict=False)
     except (msgspec.ValidationError, RecursionError) as error:

@@ -92,8 +92,6 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The composed tools that the code may call, and in which version."""
     task: dict[str, Any] | None = None
     """What a task's driver is to do: a TaskSpec, as JSON has it, read by those who know tasks only."""
-    tether: str = ""
-    """The process without which it is ended: a driver's, for what runs on its behalf."""
 
     def label(self) -> str:
         """Return one line that tells a person what this is."""

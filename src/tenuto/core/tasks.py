@@ -33,7 +33,8 @@ class TaskSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     budget_mode: BudgetMode = "ask"
     hard: bool | None = None
     """None for what the settings say."""
-    permissions: PermissionPolicy = "ask"
+    permissions: PermissionPolicy | None = None
+    """None for what the settings say."""
     bypass: bool = False
     """The runtimes may use every tool unasked; asked for by the user."""
     worktree: MergeMode | None = None

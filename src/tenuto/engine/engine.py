@@ -33,6 +33,7 @@ from tenuto.engine.reports import Report, report
 from tenuto.engine.retention import Cleaned, clean, clean_by_settings
 from tenuto.engine.sessions import Session
 from tenuto.engine.settings import Settings, load_settings
+from tenuto.engine.task_verbs import TaskVerbs
 from tenuto.engine.tools import EngineTools
 from tenuto.engine.watch import Watch, as_chunk, is_output
 from tenuto.engine.work import Options, Work
@@ -43,7 +44,7 @@ Heard = Callable[[Waiting], Awaitable[float]]
 _THREADS = 8
 
 
-class Engine:
+class Engine(TaskVerbs):
     """A project's executions, from Python. Leaving it ends nothing that it started."""
 
     def __init__(self, folder: str | None = None, *, settings: Settings | None = None) -> None:
@@ -429,8 +430,7 @@ class Engine:
         """Yield a report every `report_every` seconds in which anything runs."""
         while self.settings.report_every > 0:
             await asyncio.sleep(self.settings.report_every)
-            current = await self.report()
-            if current.running:
+            if (current := await self.report()).running:
                 yield current
 
     async def health(self) -> list[Check]:

@@ -13,6 +13,7 @@ import msgspec
 
 from tenuto.core import events as ev
 from tenuto.core.errors import NewerTape, NotFinished
+from tenuto.core.event import Event
 from tenuto.core.execution import Execution
 from tenuto.core.ids import born_ms
 from tenuto.core.listing import Row
@@ -96,7 +97,7 @@ def _needs_keeper(execution: Execution) -> bool:
     return execution.live or bool(execution.left_behind)
 
 
-def _what_happened(folder: str, execution: Execution, swept: int) -> ev.Event:
+def _what_happened(folder: str, execution: Execution, swept: int) -> Event:
     if not execution.live:
         return ev.LeftBehindEnded(killed=swept > 0)
     reason = _KEEPER_DIED if execution.started else _AT_START

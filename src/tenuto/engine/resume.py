@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def resume(engine: BlockingEngine, execution_id: str, force: bool) -> tuple[str, Connection]:
-    """Start it again; for code and commands that takes `force`."""
+    """Start it again: a task goes on where it was; code and commands begin anew, with `force`."""
     execution = engine.execution(execution_id)
     if execution.live:
         raise InvalidInput(f"{short(execution.id)} is still {execution.state}")
@@ -33,6 +33,10 @@ def resume(engine: BlockingEngine, execution_id: str, force: bool) -> tuple[str,
             f"{short(execution.id)} {execution.state}: only interrupted and lost ones resume",
             "run the work anew",
         )
+    if spec.kind == "task":
+        from tenuto.engine.tasks import resumed_work
+
+        return execution.id, engine.starter.resume(execution.id, resumed_work(engine, spec))
     if not force:
         raise InvalidInput(
             f"resuming a {spec.kind} runs it again from its beginning",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +16,11 @@ from tenuto.core.quantities import parse_duration, parse_size
 from tenuto.core.specs import Network, QuotaPolicy, SandboxLevel, check_session_name
 
 PROJECT_FILE = "tenuto.toml"
+AGENT_TABLES = (
+    "agents", "prices", "providers", "roles", "runners", "selection", "skills", "strategies",
+    "tiers",
+)  # fmt: skip
+"""Tables of the same files that agent_settings reads, when agents are to work."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -55,6 +62,24 @@ class Settings(msgspec.Struct, frozen=True):
     """What holds full executions that do not say: nothing by default."""
     sandbox_net: Network = "off"
     """The network that they have then."""
+    runtime_preferred: str | None = None
+    """The runtime of agent tasks that name none, if it can be used here."""
+    runtime_order: tuple[str, ...] = ("claude-code", "open-code", "cli")
+    """The runtimes that are tried else, the first that can be used is taken."""
+    concurrency: int = 4
+    """How many steps of one task run at the same time."""
+    budget_daily: Decimal | None = None
+    """Dollars that the project may spend on a day of UTC."""
+    budget_monthly: Decimal | None = None
+    """Dollars that the project may spend in a month of UTC."""
+    budget_task: Decimal | None = None
+    """Dollars for each task that has no bound of its own."""
+    budget_hard: bool = False
+    """Nothing is admitted at or past a bound, and nobody is asked."""
+    budget_elicit: bool = False
+    """Over MCP the client's user is asked at a bound; else the work goes on with a warning."""
+    permissions: Literal["ask", "edits", "allow", "deny"] = "ask"
+    """What happens when an agent asks before it uses a tool, where a task does not say."""
     programs: dict[str, str] = {}
     """The program for a language, where it is not the one on PATH."""
 
@@ -88,6 +113,55 @@ def _count(value: Any) -> int:
     return int(text)
 
 
+def _some(value: Any) -> int:
+    count = _count(value)
+    if not count:
+        raise InvalidInput("0 is too few, 1 is the least")
+    return count
+
+
+_DOLLARS_MOST = Decimal(10) ** 9
+
+
+def parse_dollars(value: Any) -> Decimal:
+    """Return an amount of dollars, or raise InvalidInput."""
+    if isinstance(value, (str, int, float, Decimal)) and not isinstance(value, bool):
+        try:
+            amount = Decimal(str(value).strip().removeprefix("$"))
+        except (InvalidOperation, ValueError):
+            amount = Decimal("nan")
+        if amount.is_finite() and 0 <= amount <= _DOLLARS_MOST:
+            return amount
+    raise InvalidInput(f"{value!r:.80} is no amount of dollars, such as 2.50")
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if not isinstance(value, str) or value.lower() not in words:
+        raise InvalidInput(f"{value!r:.80} is neither true nor false")
+    return words[value.lower()]
+
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
+
+
+def check_name(value: Any) -> str:
+    """Return the name of a runtime, role or strategy if it can be one; else raise InvalidInput."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise InvalidInput(f"{value!r:.80} is no name: a letter, then letters, digits, . _ -")
+    return value
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Return names from a list, or from a text with commas between them."""
+    parts: Any = [one.strip() for one in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)) or not parts:
+        raise InvalidInput(f"{value!r:.80} is no list of names")
+    return tuple(dict.fromkeys(check_name(one) for one in parts))  # pyright: ignore[reportUnknownVariableType]
+
+
 _seconds = parse_duration
 _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "wait": ("wait", _seconds),
@@ -108,6 +182,15 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "health.every": ("health_every", _seconds),
     "sandbox": ("sandbox", lambda v: _one_of(v, ("none", "auto", "require"))),
     "sandbox_net": ("sandbox_net", lambda v: _one_of(v, ("on", "loopback", "off"))),
+    "runtime.preferred": ("runtime_preferred", check_name),
+    "runtime.order": ("runtime_order", _names),
+    "parallel.concurrency": ("concurrency", _some),
+    "budget.daily": ("budget_daily", parse_dollars),
+    "budget.monthly": ("budget_monthly", parse_dollars),
+    "budget.task": ("budget_task", parse_dollars),
+    "budget.hard": ("budget_hard", _flag),
+    "budget.elicit": ("budget_elicit", _flag),
+    "permissions": ("permissions", lambda v: _one_of(v, ("ask", "edits", "allow", "deny"))),
     # names that users of the seed system know, in milliseconds
     "asyncHandoverTimeout": ("wait", lambda v: parse_duration(v) / 1000),
     "executionReportInterval": ("report_every", lambda v: parse_duration(v) / 1000),
@@ -129,7 +212,7 @@ def load_settings(
 
     def take(key: str, value: Any, source: str) -> None:
         if key not in _KEYS:
-            known = ", ".join(sorted(_KEYS))
+            known = ", ".join([*sorted(_KEYS), *(f"[{table}]" for table in AGENT_TABLES)])
             raise InvalidInput(f"{source} sets {key!r}, which is unknown", f"known: {known}")
         field, parse = _KEYS[key]
         try:
@@ -139,8 +222,8 @@ def load_settings(
             raise InvalidInput(f"{key} in {source}: {text}", "correct it or remove it") from None
         sources[field] = Source(key, chosen[field], source)
 
-    for path in (user_file(environ), os.path.join(root, PROJECT_FILE)):
-        for key, value in _from_file(path).items():
+    for path in settings_files(root, environ):
+        for key, value in _flat(read_file(path)).items():
             if key.startswith("programs."):
                 programs = dict(chosen.get("programs", {}))
                 # a path is meant from where the file is, a bare name is looked up on PATH
@@ -162,8 +245,13 @@ def load_settings(
     return Settings(**chosen), list(sources.values())
 
 
-def _from_file(path: str) -> dict[str, Any]:
-    """Return a TOML file's values under dotted keys; a missing file has none."""
+def settings_files(root: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the files that settings come from, the stronger one last."""
+    return user_file(environ), os.path.join(root, PROJECT_FILE)
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """Return what a TOML file says; a missing file says nothing."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -174,13 +262,19 @@ def _from_file(path: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        tree = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(
             f"{path} is not valid TOML: {error}", "correct the line it names"
         ) from None
+
+
+def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a file under dotted keys, without the tables of agents."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
+        if key in AGENT_TABLES:
+            continue
         if isinstance(value, dict):
             for inner, item in value.items():  # pyright: ignore[reportUnknownVariableType]
                 flat[f"{key}.{inner}"] = item

@@ -220,4 +220,8 @@ def _job(pen: Pen, execution_id: str, work: Work, size: int = 0, lines: int = 0)
         job["env"] = job.pop("environ")
     if work.vm is not None:
         job["vm"] = work.vm
+    if work.tells:
+        job["tells"] = work.tells
+    if work.tether is not None:
+        job["tether"] = work.tether
     return encode(job)

@@ -49,6 +49,10 @@ class Work(msgspec.Struct, frozen=True):
     """The files that count the uses of these tools."""
     vm: dict[str, Any] | None = None
     """What a stem is told that becomes a code-mode VM instead of a program."""
+    tells: tuple[str, ...] = ()
+    """The events that it may put on its own tape, if it is a task's driver."""
+    tether: tuple[int, int] | None = None
+    """Pid and start time of the process on whose behalf it runs, and with which it ends."""
     execution_id: str = ""
     """The id it is to have, where someone had to know it before; else a new one."""
 

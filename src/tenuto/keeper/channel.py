@@ -208,13 +208,15 @@ class Channel:
             self._keeper.end_by(verdict.limit("message", f"{_WEIGHT_MOST} bytes once it is read"))
 
     def _take_other(self, kind: object, message: dict[str, Any]) -> None:
-        """Take what is said once, at the beginning or at the end."""
+        """Take what is said once, at the beginning or at the end, or by a task's driver."""
         if kind == "confined":
             self.note_confined(message)
         elif kind == "limit":
             self.limit = (str(message["resource"])[:100], str(message["bound"])[:100])
         elif kind == "exec_failed":
             self.exec_error = (int(message.get("errno", 0)), str(message.get("text", ""))[:1000])
+        elif self._keeper.driven is not None:
+            self._keeper.driven.said(kind, message)
 
     def _note_value(self, message: dict[str, Any]) -> None:
         if not self._valued:

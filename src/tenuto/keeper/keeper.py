@@ -28,6 +28,7 @@ TYPE_CHECKING = False  # as type checkers know it: importing typing would cost e
 if TYPE_CHECKING:
     from typing import Any
 
+    from tenuto.keeper.driven import Driven
     from tenuto.keeper.held import Held
 
 _READ = 512 * 1024
@@ -57,10 +58,10 @@ class Keeper:
         self.cell: Cell | None = None  # if this is one
         self.outcome: verdict.Outcome | None = None
         self.held: Held | None = None
+        self.driven: Driven | None = None  # if its program is a task's driver
         self.ended = self.leaving = False
         self.waiting = ""
-        self.size = self.lines = 0
-        self.signal_asked = 0
+        self.size = self.lines = self.signal_asked = 0
         self.interactive = False
         self.left: list[int] = []
         self._boot = boot
@@ -97,6 +98,10 @@ class Keeper:
             data = self.held.words()
         elif job.get("vm"):
             data = machine_words(job)
+        if job.get("tells"):
+            from tenuto.keeper.driven import Driven
+
+            self.driven = Driven(self, job["tells"])
         if self.child.group:
             cgroup.claim(self.child.group, self.id)
         stem = self.child.begin(job, self.writer.await_rest)
@@ -416,6 +421,7 @@ class Keeper:
             self.loop.off(self.child.stdin.fd)  # its number may come again
         self.child.stdin.close()
         self.loop.never(self.clock.deadline, self.clock.idle, self.asking.look)
+        self.clock.untie()
         if self.cells is not None:
             self.cells.ended(record)
         if not self.left:

@@ -308,6 +308,17 @@ class Requests:
     def _do_answer(self, connection: control.Connection, message: dict[str, Any]) -> None:
         self._keeper.host.answer(connection, message)
 
+    def _do_tell(self, connection: control.Connection, message: dict[str, Any]) -> None:
+        """Pass a message on to a task's driver."""
+        driven = self._keeper.driven
+        if driven is None:
+            raise ValueError("this execution is no task")
+        if self._keeper.exited:
+            connection.reply(ok=False, error="not_running", message="the task has ended")
+            return
+        driven.send(dict(message["message"]))
+        connection.reply(ok=True)
+
     def _do_clear(self, connection: control.Connection, _: dict[str, Any]) -> None:
         if self._keeper.leaving:
             self._drop(connection)  # whoever asks does it without us

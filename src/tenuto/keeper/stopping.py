@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 
-from tenuto.keeper import verdict
+from tenuto.keeper import procfs, verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class Clock:
         """Measure for this keeper, from `start` on."""
         self._keeper = keeper
         self._quiet_since = 0.0
+        self._tether = -1
 
     def start(self) -> None:
         """Begin to measure."""
@@ -28,6 +30,8 @@ class Clock:
         for name, call in (("deadline", self.deadline), ("idle", self.idle)):
             if keeper.job.get(name):
                 keeper.loop.after(float(keeper.job[name]), call)
+        if keeper.job.get("tether"):
+            self._tie(*keeper.job["tether"])
 
     def moved(self) -> None:
         """Something moved: silence begins anew."""
@@ -47,6 +51,29 @@ class Clock:
             keeper.loop.after(max(0.01, bound - quiet) if not waits else bound, self.idle)
         else:
             keeper.end_by(verdict.idle(bound))
+
+    def _tie(self, pid: int, start: int) -> None:
+        """End it when that process ends: it runs on its behalf only."""
+        try:
+            self._tether = os.pidfd_open(pid)
+        except OSError:
+            self._cut()
+            return
+        if procfs.start_time(pid) != start:
+            self._cut()
+        elif not self._keeper.ended:
+            self._keeper.loop.on(self._tether, select.EPOLLIN, lambda _: self._cut())
+
+    def _cut(self) -> None:
+        self.untie()
+        self._keeper.end_by(verdict.orphaned())
+
+    def untie(self) -> None:
+        """Care no more."""
+        if self._tether >= 0:
+            self._keeper.loop.off(self._tether)
+            os.close(self._tether)
+            self._tether = -1
 
 
 def interrupt(keeper: Keeper, reason: str, grace: float) -> None:

@@ -49,6 +49,11 @@ def limit(resource_name: str, bound: object) -> Outcome:
     return Outcome("failed", "limit", f"{resource_name} limit {bound}")
 
 
+def orphaned() -> Outcome:
+    """Return the end of an execution whose driver is gone."""
+    return Outcome("killed", "orphaned", "the driver that it worked for has ended")
+
+
 def protocol(how: str) -> Outcome:
     """Return the end of an execution whose child broke the rules of its line to us."""
     return Outcome("failed", "protocol", how)
@@ -84,6 +89,8 @@ def record(keeper: Keeper, status: int, usage: resource.struct_rusage | None) ->
         fields["exit_code"] = 127 if number == errno.ENOENT else 126
     elif keeper.cell is not None and keeper.cell.gone is not None:
         outcome = keeper.outcome or Outcome("failed", *keeper.cell.why_gone())
+    elif keeper.outcome is None and keeper.driven is not None and keeper.driven.outcome is not None:
+        outcome = keeper.driven.outcome
     else:
         outcome = keeper.outcome or _of_sandbox(keeper, code) or _from_status(keeper, code, usage)
     return {**fields, "state": outcome.state, "reason": outcome.reason, "detail": outcome.detail}

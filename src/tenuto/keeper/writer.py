@@ -65,6 +65,8 @@ class TapeWriter:
         self._held: deque[_Item] = deque()
         self._later: deque[_Item] = deque()
         self.calls: deque[Callable[[], None]] = deque()  # for the loop to make
+        self._unsafe: list[Callable[[str], None]] = []  # who waits for the next sync
+        self._syncing = False
         self._watchers: tuple[socket.socket, ...] = ()
         self._can_reserve = True
         self._retry_at = 0.0
@@ -107,6 +109,10 @@ class TapeWriter:
             {"type": kind, **fields}, separators=(",", ":"), ensure_ascii=False, allow_nan=False
         )
         body = text.encode("utf-8", "replace")  # half of a surrogate pair is no text
+        self.record(body, in_turn)
+
+    def record(self, body: bytes, in_turn: bool = True) -> None:
+        """Append an event that is given as JSON."""
         stream = frames.EVENT | _IN_TURN if in_turn else frames.EVENT
         self._given += len(body) + _COST
         self._give((stream, time.time_ns(), body))
@@ -157,6 +163,32 @@ class TapeWriter:
     def _pass_on(self, call: Callable[[], None]) -> None:
         self.calls.append(call)
         self._wake()
+
+    def sync(self, call: Callable[[str], None]) -> None:
+        """Have the loop call this, with an error or none, once all given so far is safe on disk."""
+        self._give(lambda: self._join_sync(call))
+
+    def _join_sync(self, call: Callable[[str], None]) -> None:
+        """Go with the next sync: it comes when what is queued by now is written, for all at once."""
+        self._unsafe.append(call)
+        if not self._syncing:
+            self._syncing = True
+            self._queue.put(self._sync)
+
+    def _sync(self) -> None:
+        if self._held:  # what they ask about may be among it: once there is room again
+            return
+        self._syncing = False
+        calls, self._unsafe = self._unsafe, []
+        point("writer-before-checkpoint")
+        error = ""
+        try:
+            os.fdatasync(self.fd)
+        except OSError as problem:
+            error = problem.strerror or "sync failed"
+        point("writer-after-checkpoint")
+        for call in calls:
+            self._pass_on(lambda call=call: call(error))
 
     def finish(self) -> None:
         """Sync what was written; `finished` turns true once nothing is held back any more."""
@@ -303,6 +335,8 @@ class TapeWriter:
                 for _ in range(taken - len(batch)):
                     self._held.popleft()
         self.disk_full = ""
+        if self._syncing:
+            self._sync()
         self._note("continued")
         self._notify()
         self._wake()

@@ -8,7 +8,8 @@ import time
 from contextlib import suppress
 
 from tenuto.core.errors import NotFinished
-from tenuto.core.events import Event, Repaired, encode_event
+from tenuto.core.event import Event
+from tenuto.core.events import Repaired, encode_event
 from tenuto.keeper import frames, rewrite
 from tenuto.stores.layout import make_private
 from tenuto.stores.tape import NAME

@@ -1,100 +1,86 @@
-"""A model on loopback that follows a script, in the three dialects that the clients speak.
+"""A model on loopback that follows a script, in the dialects that clients speak.
 
 A script is a list of steps. Which one is next follows from the conversation that the client sends:
-as many steps as the model has spoken before are done. A step is a call, a text, or a function that
-makes one of them of what the model was shown, as a real model would. Every request is kept, so that
-a test can look at what was really shown.
+as many answers as the model has given before are done. A step is an answer, a failure, or a function
+that makes one of what the model was shown, as a real model would. Every request is kept, so that a
+test can look at what was really shown, and every answer is billed, as a provider would.
+
+A request without tools is a title or a probe to most clients: unless a script asks for such
+(`bare`, or a predicate of `when` that fits), it gets a title and is no part of a conversation.
 """
 
 from __future__ import annotations
 
-import json
-import re
+import asyncio
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from collections.abc import Callable, Sequence
+from types import TracebackType
 
-from tenuto.testing.models import dialects
+from tenuto.core.budget import Tokens
+from tenuto.testing.models.books import Billed, Books
+from tenuto.testing.models.http import Server
+from tenuto.testing.models.scripts import By, Script, resolve
+from tenuto.testing.models.steps import Answer, Seen, Silence, Step
 
-_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
-_CURSOR = re.compile(r"cursor\W{1,6}(\d+(?:\+\d+)?)\b")
-
-
-class Call:
-    """The model calls one of our tools; the client's prefix is put before its name."""
-
-    def __init__(self, tool: str, /, **arguments: Any) -> None:
-        self.tool = tool
-        self.arguments = arguments
-
-
-Answer = Call | str
-
-
-@dataclass
-class Seen:
-    """What a model is shown with one request."""
-
-    tools: dict[str, dialects.Tool]
-    spoken: int
-    results: list[dialects.Result]
-    texts: list[str]
-    system: str
-    raw: dict[str, Any] = field(repr=False, default_factory=dict)
-
-    @property
-    def last(self) -> str:
-        """The newest result of a tool."""
-        return self.results[-1].text if self.results else ""
-
-    @property
-    def id(self) -> str:
-        """The execution that the newest result, or notice, names first."""
-        for text in [self.last, *reversed(self.texts)]:
-            found = _ID.search(text)
-            if found is not None:
-                return found.group()
-        raise AssertionError(f"no execution id in {self.last[:500]!r}")
-
-    @property
-    def cursor(self) -> str:
-        """The cursor that the newest result gives."""
-        found = _CURSOR.findall(self.last)
-        assert found, f"no cursor in {self.last[:500]!r}"
-        return found[-1]
-
-
-Step = Answer | Callable[[Seen], Answer]
+TITLE = "A title"
+_Waiter = tuple[asyncio.AbstractEventLoop, Callable[[Seen], bool], "asyncio.Future[Seen]"]
 
 
 class Model:
-    """Serves a script until it is closed."""
+    """Serves scripts until it is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0, names: Sequence[str] = ("scripted",)) -> None:
+        """Listen on loopback; `names` are the models that it lists. It answers to any name."""
         self.seen: list[Seen] = []
+        """What belongs to a script, in order."""
+        self.asked: list[Seen] = []
+        """Every request to a model, those for titles too."""
         self.other: list[str] = []
         self.errors: list[str] = []
-        self.steps: list[Step] = []
+        self.names = tuple(names)
+        self.books = Books()
+        self._script = Script(())
+        self._bare = False
+        self._whens: list[Script] = []
+        self._silences: list[Silence] = []
+        self._waiters: list[_Waiter] = []
         self._bell = threading.Condition()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), daemon=True
-        )
+        self._closed = False
+        self._server = Server(self, port)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def play(self, *steps: Step) -> None:
-        """Begin a new script; what was shown before is forgotten."""
-        with self._bell:
-            self.steps, self.seen, self.errors = list(steps), [], []
+    # scripts
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def play(self, *steps: Step, by: By = "spoken", bare: bool | None = None) -> None:
+        """Begin a new script; what was shown before is forgotten, the books are not.
+
+        `bare` takes requests without tools for part of it; so it is by "request", if nothing is said.
+        """
+        with self._bell:
+            self._script = Script(steps, by)
+            self._bare = by == "request" if bare is None else bare
+            self.seen, self.errors = [], []
+
+    def when(self, fits: Callable[[Seen], bool], *steps: Step, by: By = "spoken") -> None:
+        """Add a script for the requests that a predicate picks; the first that fits is taken."""
+        with self._bell:
+            self._whens.append(Script(steps, by, fits))
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps of what is played."""
+        return self._script.steps
+
+    def release(self) -> None:
+        """End every silence that was kept so far."""
+        with self._bell:
+            silences, self._silences = self._silences, []
+        for one in silences:
+            one.release()
+
+    # what was seen
 
     @property
     def shown(self) -> Seen:
@@ -121,74 +107,144 @@ class Model:
             assert not self.errors, self.errors
             return for_it[0]
 
-    def answer(self, seen: Seen) -> Answer:
-        """Return what the script says next."""
+    async def shown_soon(self, wanted: Callable[[Seen], bool] = bool) -> Seen:
+        """Wait until a request shows something, one of those before included."""
+        loop = asyncio.get_running_loop()
+        with self._bell:
+            for one in self.seen:
+                if wanted(one):
+                    return one
+            assert not self.errors, self.errors
+            waiter: _Waiter = (loop, wanted, loop.create_future())
+            self._waiters.append(waiter)
+        try:
+            return await waiter[2]
+        finally:
+            with self._bell:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+
+    # books
+
+    @property
+    def bill(self) -> list[Billed]:
+        """What was billed, in the order in which answers began."""
+        return self.books.all()
+
+    def billed(self) -> Tokens:
+        """Return the sum of all bills."""
+        return sum((one.tokens for one in self.bill), Tokens())
+
+    # what the server asks
+
+    def answer(self, seen: Seen) -> tuple[Answer, bool]:
+        """Return what is to be answered, and whether a script says so."""
+        with self._bell:
+            self.asked.append(seen)
+        script = self._choose(seen)
+        if script is None:
+            return TITLE, False
         with self._bell:
             self.seen.append(seen)
             self._bell.notify_all()
-            if seen.spoken >= len(self.steps):
-                return "That is all."
-            step = self.steps[seen.spoken]
+            self._tell(seen)
+        return self._next(script, seen), True
+
+    def go_on(self, seen: Seen) -> Answer:
+        """Return what follows a silence."""
+        script = self._choose(seen)
+        return TITLE if script is None else self._next(script, seen)
+
+    def note(self, request: str) -> None:
+        """Keep a request that no script is for."""
+        with self._bell:
+            self.other.append(request)
+
+    def fault(self, what: str) -> None:
+        """Keep what went wrong, and wake whoever waits."""
+        with self._bell:
+            self.errors.append(what)
+            self._bell.notify_all()
+            for loop, _, future in self._waiters:
+                loop.call_soon_threadsafe(_fail, future, what)
+            self._waiters.clear()
+
+    def _choose(self, seen: Seen) -> Script | None:
+        for script in list(self._whens):
             try:
-                answer = step(seen) if callable(step) else step
-                if isinstance(answer, Call) and answer.tool not in seen.tools:
-                    raise AssertionError(f"no tool {answer.tool} among {sorted(seen.tools)}")
-                return answer
+                if script.fits is not None and script.fits(seen):
+                    return script
             except Exception as error:
-                self.errors.append(f"step {seen.spoken}: {error!r}")
-                self._bell.notify_all()
-                return "The script failed."
+                self.fault(f"a predicate: {error!r}")
+        return self._script if seen.tools or self._bare else None
 
+    def _next(self, script: Script, seen: Seen) -> Answer:
+        number, step = script.next(seen)
+        try:
+            answer = resolve(step, seen)
+        except Exception as error:
+            self.fault(f"step {number}: {error!r}")
+            return "The script failed."
+        if isinstance(answer, Silence):
+            with self._bell:
+                self._silences.append(answer)
+                closed = self._closed
+            if closed:
+                answer.release()
+        return answer
 
-def _handler(model: Model) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            return
-
-        def do_HEAD(self) -> None:
-            self._reply(200, b"")
-
-        def do_GET(self) -> None:
-            model.other.append(f"GET {self.path}")
-            self._reply(200, b'{"object": "list", "data": []}')
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            path = self.path.partition("?")[0]
-            dialect = dialects.BY_PATH.get(path)
-            if dialect is None:
-                model.other.append(f"POST {self.path} {body[:200]!r}")
-                self._reply(404, b'{"error": {"message": "not here", "type": "not_found"}}')
-                return
-            given = json.loads(body)
-            tools, spoken, results, texts, system = dialect.read(given)
-            if not tools:  # a title, a probe: not the conversation
-                model.other.append(f"POST {self.path} {body[:200]!r}")
-                self._stream(dialect.say(given, "A title"), given)
-                return
-            seen = Seen(tools, spoken, results, texts, system, given)
-            answer = model.answer(seen)
-            if isinstance(answer, str):
-                self._stream(dialect.say(given, answer), given)
-            else:
-                tool = seen.tools[answer.tool]
-                self._stream(dialect.call(given, tool, answer.arguments), given)
-
-        def _stream(self, events: Iterable[bytes], given: dict[str, Any]) -> None:
-            assert given.get("stream"), "only streams are served"
-            self._reply(200, b"".join(events), "text/event-stream")
-
-        def _reply(self, status: int, body: bytes, kind: str = "application/json") -> None:
+    def _tell(self, seen: Seen) -> None:
+        for waiter in list(self._waiters):
+            loop, wanted, future = waiter
             try:
-                self.send_response(status)
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
-            except (BrokenPipeError, ConnectionResetError):
-                self.close_connection = True  # the client went
+                if wanted(seen):
+                    self._waiters.remove(waiter)
+                    loop.call_soon_threadsafe(_keep, future, seen)
+            except Exception as error:
+                self._waiters.remove(waiter)
+                loop.call_soon_threadsafe(_fail, future, repr(error))
 
-    return Handler
+    # end
+
+    def close(self) -> None:
+        """Drop every connection; no thread and no socket is left. May be called twice."""
+        with self._bell:
+            if self._closed:
+                return
+            self._closed = True
+        self._server.shutdown()
+        self._thread.join()
+        self._server.drop()
+        self._server.server_close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Model:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+
+def _keep(future: asyncio.Future[Seen], seen: Seen) -> None:
+    if not future.done():
+        future.set_result(seen)
+
+
+def _fail(future: asyncio.Future[Seen], what: str) -> None:
+    if not future.done():
+        future.set_exception(AssertionError(what))

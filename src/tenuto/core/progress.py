@@ -1,0 +1,203 @@
+"""How far a task is: a fold over its events. The driver acts on nothing else, so it can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+
+from tenuto.core import task_events as ev
+from tenuto.core.budget import Tokens
+from tenuto.core.plan import Plan, Step
+from tenuto.core.rounds import extended
+from tenuto.core.task_events import StepStatus
+
+_OPEN: frozenset[StepStatus] = frozenset({"pending", "running", "interrupted"})
+
+
+class StepProgress:
+    """One step, as far as the events tell."""
+
+    def __init__(self, step: Step) -> None:
+        """Begin before its first attempt."""
+        self.step = step
+        self.status: StepStatus = "pending"
+        self.attempt = 0
+        self.output = self.error = self.kind = ""
+        self.runtime = self.role = self.model = self.session = self.reason = ""
+        self.execution = self.branch = self.cwd = ""
+        self.tokens = Tokens()
+        self.cost: Decimal | None = None
+        self.unmetered = False
+        self.duration_s = 0.0
+        self.ended_ns = 0
+        self.missing: set[str] = set()
+
+    @property
+    def open(self) -> bool:
+        """Something is still to be done for it."""
+        return self.status in _OPEN
+
+
+class Progress:
+    """All steps and what is open; steps that are ready are found without looking at all of them."""
+
+    def __init__(self) -> None:
+        """Begin before the plan is known."""
+        self.plan: Plan | None = None
+        self.strategy = self.reason = ""
+        self.steps: dict[str, StepProgress] = {}
+        self.asked: dict[int, ev.Asked] = {}
+        self.numbered = 0
+        self.decisions: dict[int, ev.Decided] = {}
+        self.warnings: list[str] = []
+        self.fallbacks: list[ev.FellBack] = []
+        self.finished: ev.TaskFinished | None = None
+        self._dependents: dict[str, dict[str, None]] = {}
+        self._ready: dict[str, None] = {}
+        self._superseded: set[str | None] = set()
+
+    def apply(self, event: ev.TaskEvent, time_ns: int = 0) -> None:
+        """Take one event."""
+        match event:
+            case ev.Planned(plan=plan):
+                self.plan, self.strategy, self.reason = plan, event.strategy, event.reason
+                self._add(plan.steps)
+            case ev.PlanExtended(steps=steps):
+                self._extend(steps)
+            case ev.StepStarted(step=name):
+                self._started(self.steps[name], event)
+            case ev.StepSession(step=name):
+                one = self.steps[name]
+                one.session, one.execution = event.session, event.execution
+            case ev.StepUsed(step=name):
+                self.steps[name].tokens += event.tokens
+            case ev.StepFinished(step=name):
+                self._finished(self.steps[name], event, time_ns)
+            case ev.FellBack():
+                self.fallbacks.append(event)
+            case ev.Asked(n=n):
+                self.asked[n] = event
+                self.numbered = max(self.numbered, n)
+            case ev.Decided(n=n):
+                self.asked.pop(n, None)
+                self.decisions[n] = event
+            case ev.BudgetWarned(text=text):
+                self.warnings.append(text)
+            case ev.TaskFinished():
+                self.finished = event
+            case _:
+                pass
+
+    def _add(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            self.steps[step.id] = StepProgress(step)
+        for step in steps:
+            self._tie(self.steps[step.id])
+
+    def _tie(self, one: StepProgress) -> None:
+        """Note what a step waits for."""
+        name = one.step.id
+        one.missing = {
+            other for other in one.step.depends_on if self.steps[other].status != "completed"
+        }
+        for other in one.step.depends_on:
+            self._dependents.setdefault(other, {})[name] = None
+        if not one.missing:
+            self._ready[name] = None
+
+    def _extend(self, steps: tuple[Step, ...]) -> None:
+        """Add the steps of a further round; whoever waited for the reviewer waits for the new one."""
+        if self.plan is None:
+            return
+        self.plan = extended(self.plan, steps)
+        self._superseded.update(step.continues for step in steps)
+        self._add(steps)
+        for step in self.plan.steps:
+            one = self.steps[step.id]
+            if one.step is not step:
+                for other in one.step.depends_on:
+                    self._dependents[other].pop(step.id, None)
+                self._ready.pop(step.id, None)
+                one.step = step
+                self._tie(one)
+
+    def _started(self, one: StepProgress, event: ev.StepStarted) -> None:
+        one.status, one.attempt = "running", event.attempt
+        one.runtime, one.role, one.model = event.runtime, event.role, event.model
+        one.reason, one.cwd = event.reason, event.cwd
+        self._ready.pop(one.step.id, None)
+
+    def _finished(self, one: StepProgress, event: ev.StepFinished, time_ns: int) -> None:
+        one.status, one.ended_ns = event.status, time_ns
+        one.output, one.error, one.kind = event.output, event.error, event.kind
+        one.tokens, one.cost, one.unmetered = event.tokens, event.cost, event.unmetered
+        one.duration_s, one.branch = event.duration_s, event.branch
+        one.session = event.session or one.session
+        one.runtime = event.runtime or one.runtime
+        self._ready.pop(one.step.id, None)
+        if event.status == "completed":
+            for name in self._dependents.get(one.step.id, ()):
+                other = self.steps[name]
+                other.missing.discard(one.step.id)
+                if not other.missing and other.status == "pending":
+                    self._ready[name] = None
+        elif event.status == "interrupted":
+            self._ready[one.step.id] = None
+
+    def ready(self) -> list[Step]:
+        """Return the steps that wait for nothing any more, in the order they became so."""
+        return [self.steps[name].step for name in self._ready]
+
+    def in_flight(self) -> list[StepProgress]:
+        """Return the steps that began and did not end."""
+        return [one for one in self.steps.values() if one.status == "running"]
+
+    def doomed(self, name: str) -> list[str]:
+        """Return every open step that can never start because this one failed, nearest first."""
+        found: dict[str, None] = {}
+        queue = [name]
+        for here in queue:
+            for other in self._dependents.get(here, ()):
+                if other not in found and self.steps[other].status == "pending":
+                    found[other] = None
+                    queue.append(other)
+        return list(found)
+
+    @property
+    def done(self) -> bool:
+        """No step is open."""
+        return all(not one.open for one in self.steps.values())
+
+    def in_order(self) -> list[StepProgress]:
+        """Return the steps so that each comes after those it depends on."""
+        left = {name: len(set(one.step.depends_on)) for name, one in self.steps.items()}
+        queue = [name for name, count in left.items() if not count]
+        for here in queue:
+            for other in self._dependents.get(here, ()):
+                left[other] -= 1
+                if not left[other]:
+                    queue.append(other)
+        return [self.steps[name] for name in queue]
+
+    @property
+    def status(self) -> str:
+        """Completed, failed, or partial: some steps were completed and some not."""
+        latest = [one for name, one in self.steps.items() if name not in self._superseded]
+        good = sum(one.status == "completed" for one in latest)
+        if good == len(latest):
+            return "completed"
+        return "partial" if good else "failed"
+
+    @property
+    def tokens(self) -> Tokens:
+        """All tokens of all steps."""
+        total = Tokens()
+        for one in self.steps.values():
+            total += one.tokens
+        return total
+
+    @property
+    def cost(self) -> Decimal | None:
+        """The cost of all steps; None if that of none is known."""
+        known = [one.cost for one in self.steps.values() if one.cost is not None]
+        return sum(known, Decimal(0)) if known else None

@@ -1,0 +1,183 @@
+"""The driver's process: `python -m tenuto.engine.driving`, started by a task's keeper.
+
+It learns what to do from its own tape, and so takes up a task that was interrupted just as it
+begins a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from tenuto.core.errors import TenutoError
+from tenuto.core.plan import Plan, Step
+from tenuto.core.ports import Nursery
+from tenuto.core.rounds import round_of
+from tenuto.core.runs import McpServer
+from tenuto.core.tasks import TaskSpec
+from tenuto.dispatch.fresh import FreshLauncher
+from tenuto.engine.agent_settings import AgentSettings, load_agent_settings
+from tenuto.engine.blocking import BlockingEngine
+from tenuto.engine.driving.asking import Desk
+from tenuto.engine.driving.briefs import Briefs
+from tenuto.engine.driving.choosing import Chooser
+from tenuto.engine.driving.drive import Driver
+from tenuto.engine.driving.nursery import ExecutionNursery
+from tenuto.engine.driving.printing import Printer
+from tenuto.engine.driving.purse import Purse
+from tenuto.engine.driving.stepping import Walker
+from tenuto.engine.driving.teller import Teller
+from tenuto.engine.recover import fold
+from tenuto.engine.settings import Settings, load_settings
+from tenuto.engine.strategies import build_plan, extend
+from tenuto.engine.tasks import progress_of, result_document, task_of
+from tenuto.keeper.procfs import MARK
+from tenuto.stores.layout import Project
+from tenuto.stores.tape import TapeReader
+
+_EXITS = {"completed": 0, "interrupted": 130}
+
+
+class Given(msgspec.Struct, frozen=True):
+    """What the keeper passes on: which project this is."""
+
+    root: str
+    home: str
+
+
+def main() -> int:
+    """Drive the task of this process's execution."""
+    teller, body = Teller.inherited()
+    given = msgspec.json.decode(body, type=Given)
+    project = Project(root=given.root, home=given.home)
+    return asyncio.run(_drive(teller, project, os.environ[MARK]))
+
+
+async def _drive(teller: Teller, project: Project, execution_id: str) -> int:
+    await teller.open()
+    try:
+        with TapeReader(project.folder(execution_id)) as reader:
+            spec = fold(reader, execution_id).spec
+        task = task_of(spec)
+        teller.progress = progress_of(project.folder(execution_id))
+        settings, _ = load_settings(project.root, os.environ)
+        agents, _ = load_agent_settings(project.root, os.environ)
+        engine = BlockingEngine(project, settings, FreshLauncher())
+        cwd = spec.cwd if spec is not None else os.getcwd()
+        status = await _work(teller, engine, task, settings, agents, cwd)
+    except TenutoError as error:
+        print(f"tenuto: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"  {error.hint}", file=sys.stderr)
+        await teller.outcome("failed", error.code, str(error))
+        await teller.close()
+        return 1
+    teller.value(result_document(teller.progress))
+    await _tell_outcome(teller, status)
+    await teller.close()
+    engine.close()
+    return _EXITS.get(status, 1)
+
+
+async def _tell_outcome(teller: Teller, status: str) -> None:
+    """Say how the task ends: its own state, and the reason by the first step that failed."""
+    if status == "completed":
+        await teller.outcome("succeeded")
+        return
+    if status == "interrupted":
+        await teller.outcome("interrupted", "interrupted", "on request")
+        return
+    failed = [one for one in teller.progress.steps.values() if one.status == "failed"]
+    detail = "; ".join(f"{one.step.id}: {one.error}" for one in failed)
+    kind = failed[0].kind if failed and failed[0].kind else "failed"
+    await teller.outcome("failed", "partial" if status == "partial" else kind, detail[:4096])
+
+
+async def _work(
+    teller: Teller,
+    engine: BlockingEngine,
+    task: TaskSpec,
+    settings: Settings,
+    agents: AgentSettings,
+    cwd: str,
+) -> str:
+    from tenuto.runners.registry import runner
+
+    project = engine.project
+    home = os.path.join(project.folder(os.environ[MARK]), "agents")
+    printer, desk = Printer(several=False), Desk(teller)
+    briefs = Briefs(task, teller.progress, agents, cwd, project.root, os.environ)
+    chooser = Chooser(
+        lambda name: runner(
+            name,
+            commands=agents.agents,
+            programs=settings.programs,
+            custom=agents.runners,
+            home=home,
+        ),
+        settings.runtime_order,
+        settings.runtime_preferred,
+        os.environ,
+    )
+    nurseries: list[ExecutionNursery] = []
+
+    def nursery(started: Callable[[str], None]) -> Nursery:
+        made = ExecutionNursery(engine, started)
+        nurseries.append(made)
+        return made
+
+    def planner() -> tuple[str, Plan, str]:
+        built = build_plan(
+            task, roles=agents.roles, tables=agents.selection, strategies=agents.strategies
+        )
+        return built.strategy, built.plan, built.reason
+
+    def further(plan: Plan, step: Step, output: str) -> tuple[Step, ...]:
+        return extend(plan, step, output, round_of(plan, step))
+
+    purse = Purse(engine, os.environ[MARK], task, agents, teller, desk, printer)
+    driver = Driver(teller, desk, printer, planner, further)
+    walker = Walker(
+        task, teller, desk, printer, chooser, purse, nursery, briefs.brief,
+        task.permissions or settings.permissions, (_server(project),),
+    )  # fmt: skip
+
+    def heard(message: dict[str, object]) -> None:
+        if message.get("type") == "decide":
+            desk.decide(message)
+        else:
+            purse.heard(message)
+
+    teller.heard = heard
+    stops: set[asyncio.Task[None]] = set()
+
+    def stop(hard: bool) -> None:
+        driver.stop()
+        task = asyncio.create_task(walker.close() if hard else walker.stop())
+        stops.add(task)
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stop, False)
+    loop.add_signal_handler(signal.SIGTERM, stop, True)
+    try:
+        return await driver.run(walker.walk, settings.concurrency)
+    finally:
+        await walker.close()
+        for one in nurseries:
+            await one.close()
+        purse.close()
+
+
+def _server(project: Project) -> McpServer:
+    """Return our own MCP server, for agents: what they start there are executions of this project."""
+    command = (sys.executable, "-m", "tenuto.cli.main", "mcp")
+    return McpServer(name="tenuto", command=command, env={"TENUTO_HOME": project.home})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""What each step is sent with: its role and model by rule or by choice, and its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tenuto.core.plan import Step
+from tenuto.core.progress import Progress
+from tenuto.core.rounds import feedback_of
+from tenuto.core.selection import Choice, choose
+from tenuto.core.tasks import TaskSpec
+from tenuto.engine.agent_settings import AgentSettings
+from tenuto.engine.driving.stepping import Brief
+from tenuto.engine.prompts import Earlier, Templates, build
+from tenuto.engine.skills import skills_of
+
+
+class Briefs:
+    """Builds briefs from a task, the settings, and what the steps before have said."""
+
+    def __init__(
+        self,
+        task: TaskSpec,
+        progress: Progress,
+        settings: AgentSettings,
+        cwd: str,
+        root: str,
+        environ: Mapping[str, str],
+    ) -> None:
+        """Take the task and where it runs."""
+        self._task = task
+        self._progress = progress
+        self._settings = settings
+        self._cwd = cwd
+        self._templates = Templates(root, environ)
+        self._skills = skills_of(root, environ, settings.skill_paths)
+
+    def choice(self, step: Step) -> Choice:
+        """Return type, role and model of a step: what was named, else what the rules say."""
+        task, settings = self._task, self._settings
+        return choose(
+            step.task,
+            type=step.type or task.type,
+            files=(*task.files, *step.files),
+            role=step.role or task.role,
+            model=step.model or task.model,
+            roles=settings.roles,
+            tables=settings.selection,
+        )
+
+    def brief(self, step: Step, cwd: str | None = None) -> Brief:
+        """Return everything a step is sent with; raises for a file or skill that is not there."""
+        task, choice = self._task, self.choice(step)
+        who = self._settings.roles[choice.role]
+        assert self._progress.plan is not None
+        feedback = feedback_of(self._progress.plan, step)
+        names = dict.fromkeys((*who.skills, *task.skills, *step.skills))
+        prompt = build(
+            step.task,
+            role=choice.role,
+            who=who,
+            cwd=cwd or self._cwd,
+            skills=[self._skills.get(name) for name in names],
+            change=task.change,
+            task_id=task.task_id,
+            context=task.context,
+            files=tuple(dict.fromkeys((*task.files, *step.files))),
+            previous=self._previous(step, feedback),
+            feedback=None if feedback is None else self._earlier(feedback),
+            reviews=step.reviews,
+            templates=self._templates,
+        )
+        return Brief(
+            role=choice.role,
+            model=lambda runtime: self._settings.model(runtime, choice),
+            system=prompt.system,
+            text=prompt.text,
+            reason=choice.reason,
+            cwd=cwd or self._cwd,
+        )
+
+    def _previous(self, step: Step, feedback: str | None) -> list[Earlier]:
+        """Return the real outputs of those it depends on; a session that goes on knows its own."""
+        return [
+            self._earlier(name)
+            for name in step.depends_on
+            if name not in (step.continues, feedback)
+        ]
+
+    def _earlier(self, name: str) -> Earlier:
+        one = self._progress.steps[name]
+        return Earlier(name, one.role, one.output)

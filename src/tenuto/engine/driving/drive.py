@@ -1,0 +1,159 @@
+"""The driver: starts each step the moment nothing holds it back, and records each as it ends.
+
+What it knows of the past is the fold of its tape, so that it can begin at any point of it: a plan that
+is there is not made again, a step that has ended is not run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tenuto.core.errors import TenutoError
+from tenuto.core.plan import Plan, Step
+from tenuto.core.progress import Progress
+from tenuto.core.task_events import PlanExtended, Planned, StepFinished, TaskFinished
+from tenuto.engine.driving.asking import Desk
+from tenuto.engine.driving.printing import Printer
+from tenuto.engine.driving.teller import Teller
+
+Planner = Callable[[], tuple[str, Plan, str]]
+"""Returns the strategy's name, its plan, and why that one."""
+Walk = Callable[[Step], Awaitable[StepFinished]]
+"""Runs one step to its end and tells how it ended; the end is recorded by the driver."""
+Extend = Callable[[Plan, Step, str], tuple[Step, ...]]
+"""Returns the steps that a finished step's output calls for, if any."""
+
+
+class Driver:
+    """Takes a plan to its end."""
+
+    def __init__(
+        self, teller: Teller, desk: Desk, printer: Printer, planner: Planner, extend: Extend
+    ) -> None:
+        """Take the line to the tape and who makes the plan."""
+        self._teller = teller
+        self._desk = desk
+        self._printer = printer
+        self._planner = planner
+        self._extend = extend
+        self._running: dict[str, asyncio.Task[StepFinished]] = {}
+        self.stopping = False
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return self._teller.progress
+
+    async def run(self, walk: Walk, concurrency: int) -> str:
+        """Drive until nothing is left to do, or until it is stopped; return the task's status."""
+        if self.progress.plan is None:
+            strategy, plan, reason = self._planner()
+            await self._teller.safe(Planned(strategy=strategy, plan=plan, reason=reason))
+        plan = self.progress.plan
+        assert plan is not None
+        self._desk.void_old()
+        self._printer.several = len(plan.steps) > 1
+        most = plan.concurrency or concurrency
+        await self._take_up()
+        while True:
+            if not self.stopping:
+                self._start_ready(walk, most)
+            if not self._running:
+                break
+            done, _ = await asyncio.wait(
+                self._running.values(), return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                await self._ended(task.result())
+        status = "interrupted" if self.stopping and not self.progress.done else self.progress.status
+        await self._teller.safe(self._summary(status))
+        return status
+
+    def _start_ready(self, walk: Walk, most: int) -> None:
+        for step in self.progress.ready():
+            if len(self._running) >= most:
+                return
+            if step.id not in self._running:
+                self._running[step.id] = asyncio.create_task(self._guarded(walk, step))
+
+    async def _guarded(self, walk: Walk, step: Step) -> StepFinished:
+        """Run a step; whatever goes wrong in it is its own failure, not the end of the others."""
+        try:
+            return await walk(step)
+        except TenutoError as error:
+            kind = str(getattr(error, "kind", error.code))
+            return StepFinished(step=step.id, status="failed", error=str(error), kind=kind)
+        except Exception as error:
+            text = f"a defect in the driver: {type(error).__name__}: {error}"
+            return StepFinished(step=step.id, status="failed", error=text, kind="engine_fault")
+
+    async def _ended(self, finished: StepFinished) -> None:
+        """Record the end of a step together with what follows from it."""
+        plan = self.progress.plan
+        assert plan is not None
+        events: list[StepFinished | PlanExtended] = [finished]
+        step = self.progress.steps[finished.step].step
+        if finished.status == "completed" and step.reviews is not None:
+            more = self._extend(plan, step, finished.output)
+            if more:
+                events.append(PlanExtended(steps=more, because=f"{step.id} sent it back"))
+        elif finished.status == "failed":
+            events += [
+                StepFinished(
+                    step=name,
+                    status="skipped_dependency_failed",
+                    error=f"{finished.step} failed",
+                )
+                for name in self.progress.doomed(finished.step)
+            ]
+        await self._teller.safe(*events)
+        del self._running[finished.step]
+
+    async def _take_up(self) -> None:
+        """Deal with the steps that were under way when this task last stopped, as each one says."""
+        for one in self.progress.in_flight():
+            fate = one.step.in_flight
+            if fate == "ask":
+                text = f"step {one.step.id} was cut short, part of it may be done: run it again?"
+                decided = await self._desk.ask("step", text, one.step.id)
+                fate = "retry" if decided.allow else "skip"
+            if fate == "retry":
+                self._teller.tell(
+                    StepFinished(
+                        step=one.step.id, status="interrupted", attempt=one.attempt,
+                        error="it was cut short", kind="unknown", session=one.session,
+                        runtime=one.runtime, role=one.role, model=one.model, tokens=one.tokens,
+                    )
+                )  # fmt: skip
+            else:
+                self._running[one.step.id] = asyncio.create_task(_skipped(one.step))
+
+    def stop(self) -> None:
+        """Start nothing more."""
+        self.stopping = True
+
+    def _summary(self, status: str) -> TaskFinished:
+        progress = self.progress
+        return TaskFinished(
+            status=status,  # pyright: ignore[reportArgumentType]
+            output=aggregated(progress),
+            tokens=progress.tokens,
+            cost=progress.cost,
+            steps={name: one.status for name, one in progress.steps.items()},
+        )
+
+
+async def _skipped(step: Step) -> StepFinished:
+    text = "it was cut short, and is not to be run again"
+    return StepFinished(step=step.id, status="failed", error=text, kind="unknown")
+
+
+def aggregated(progress: Progress) -> str:
+    """Return all outputs in the order of the dependencies; one alone stands for itself."""
+    done = [one for one in progress.in_order() if one.status == "completed"]
+    if len(progress.steps) == 1:
+        return done[0].output if done else ""
+    return "\n\n".join(
+        f"=== {one.step.id}{f' ({one.role})' if one.role else ''} ===\n{one.output}" for one in done
+    )

@@ -1,0 +1,370 @@
+"""One step from its first attempt to its end: prompt, runtime, events, permissions, tries, fallback."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tenuto.core.budget import Tokens
+from tenuto.core.errors import RunnerFailed
+from tenuto.core.plan import Step
+from tenuto.core.ports import AgentSession, Nursery
+from tenuto.core.progress import StepProgress
+from tenuto.core.runs import (
+    NO_FALLBACK,
+    TRANSIENT,
+    Finished,
+    McpServer,
+    PermissionAsked,
+    Retried,
+    RunEvent,
+    RunRequest,
+    Said,
+    SessionOpened,
+    ToolBegan,
+    ToolEnded,
+    Used,
+)
+from tenuto.core.task_events import (
+    Decided,
+    FellBack,
+    StepFinished,
+    StepSaid,
+    StepSession,
+    StepStarted,
+    StepUsed,
+)
+from tenuto.core.tasks import PermissionPolicy, TaskSpec
+from tenuto.engine.driving.asking import Desk, by_policy
+from tenuto.engine.driving.choosing import Chooser, Chosen
+from tenuto.engine.driving.printing import Printer
+from tenuto.engine.driving.purse import Purse
+from tenuto.engine.driving.teller import Teller
+
+_OUTPUT_MOST = 2 * 1024 * 1024
+_TOLD_MOST = 8 * 1024
+
+
+class Brief(msgspec.Struct, frozen=True):
+    """What a step is sent with: who it is for, on which model, and what is said."""
+
+    role: str
+    model: Callable[[str], str]
+    """The model's name for a runtime."""
+    system: str
+    text: str
+    reason: str
+    cwd: str
+
+
+class Tries(msgspec.Struct):
+    """How an attempt went."""
+
+    finished: Finished
+    tools: int = 0
+    said: str = ""
+    over: str = ""
+    """The hard cap that was reached while it ran, uncounted by a gateway."""
+
+
+class Walker:
+    """Runs steps; one object for the whole task, many steps at once."""
+
+    def __init__(
+        self,
+        task: TaskSpec,
+        teller: Teller,
+        desk: Desk,
+        printer: Printer,
+        chooser: Chooser,
+        purse: Purse,
+        nursery: Callable[[Callable[[str], None]], Nursery],
+        brief: Callable[[Step], Brief],
+        policy: PermissionPolicy,
+        mcp: tuple[McpServer, ...] = (),
+    ) -> None:
+        """Take everything a step needs; `nursery` is made for each step, to know its processes."""
+        self._task = task
+        self._teller = teller
+        self._desk = desk
+        self._printer = printer
+        self._chooser = chooser
+        self._purse = purse
+        self._nursery = nursery
+        self._brief = brief
+        self._policy: PermissionPolicy = policy
+        self._mcp = mcp
+        self._active: dict[str, AgentSession] = {}
+        self._kept: dict[str, tuple[str, AgentSession]] = {}
+        self._stopping = asyncio.Event()
+
+    # A step
+
+    async def walk(self, step: Step) -> StepFinished:
+        """Take a step to its end."""
+        began = time.monotonic()
+        one = self._teller.progress.steps[step.id]
+        await self._purse.before(step)
+        brief = await asyncio.to_thread(self._brief, step)
+        chosen = await self._chooser.choose(step.runtime or self._task.runtime)
+        if step.runtime not in (None, chosen.runner.name):
+            self._announce(step, str(step.runtime), chosen, chosen.reason)
+        tried = {chosen.runner.name}
+        attempt, failures = one.attempt, 0
+        text = brief.text
+        while True:
+            attempt += 1
+            model = brief.model(chosen.runner.name)
+            self._teller.tell(
+                StepStarted(
+                    step=step.id, attempt=attempt, runtime=chosen.runner.name, role=brief.role,
+                    model=model, reason=f"runtime: {chosen.reason}; {brief.reason}", cwd=brief.cwd,
+                )
+            )  # fmt: skip
+            tries = await self._attempt(step, one, chosen, brief, model, text)
+            end = tries.finished
+            if end.ok or end.interrupted or self._stopping.is_set():
+                break
+            failures += 1
+            if self._may_retry(step, end, failures):
+                await self._pause(step, end, failures)
+                if not self._stopping.is_set():
+                    continue
+                break
+            other = await self._substitute(chosen, end, tries, tried)
+            if other is None:
+                break
+            self._announce(step, chosen.runner.name, other, end.message)
+            tried.add(other.runner.name)
+            one.session, chosen, failures = "", other, 0
+            text = _handed_on(brief.text, tries) if tries.tools else brief.text
+        return await self._result(step, one, chosen, brief, end, attempt, time.monotonic() - began)
+
+    def _may_retry(self, step: Step, end: Finished, failures: int) -> bool:
+        passing = end.kind in TRANSIENT
+        worth = passing or (step.retry.on_any and end.kind not in NO_FALLBACK)
+        return worth and failures <= step.retry.times
+
+    async def _pause(self, step: Step, end: Finished, failures: int) -> None:
+        """Wait before the next try; an interrupt ends the wait."""
+        seconds = step.retry.pause * 2 ** (failures - 1)
+        self._note(step, Retried(text=f"try {failures + 1} in {seconds:g} s: {end.message}"))
+        self._printer.note(f"[{step.id}] {end.message}; trying again in {seconds:g} s")
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def _substitute(
+        self, chosen: Chosen, end: Finished, tries: Tries, tried: set[str]
+    ) -> Chosen | None:
+        """Return who may take over: only where nothing was done yet, or in a worktree of its own."""
+        safe = not tries.tools or self._task.worktree is not None
+        if end.kind in NO_FALLBACK or end.kind == "failed" or not safe:
+            return None
+        return await self._chooser.substitute(chosen.runner.name, tried)
+
+    def _announce(self, step: Step, of: str, to: Chosen, why: str) -> None:
+        self._teller.tell(FellBack(step=step.id, of=of, to=to.runner.name, why=why))
+        self._printer.note(f"[{step.id}] {of} cannot go on ({why}): {to.runner.name} takes over")
+
+    async def _result(
+        self,
+        step: Step,
+        one: StepProgress,
+        chosen: Chosen,
+        brief: Brief,
+        end: Finished,
+        attempt: int,
+        duration: float,
+    ) -> StepFinished:
+        self._printer.end(step.id)
+        tokens, cost, unmetered = await self._purse.spent(step.id)
+        stopped = end.interrupted or (self._stopping.is_set() and not end.ok)
+        status = "completed" if end.ok else "interrupted" if stopped else "failed"
+        error = "" if end.ok else end.message or ("interrupted" if stopped else "it failed")
+        return StepFinished(
+            step=step.id, status=status, attempt=attempt, output=end.text[:_OUTPUT_MOST],
+            error=error, kind=end.kind or "", runtime=chosen.runner.name, role=brief.role,
+            model=one.model, session=one.session, tokens=tokens, cost=cost, unmetered=unmetered,
+            duration_s=round(duration, 3),
+        )  # fmt: skip
+
+    # An attempt
+
+    async def _attempt(
+        self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str, text: str
+    ) -> Tries:
+        resumed = bool(one.session) and chosen.runner.capabilities.resume
+        try:
+            session = await self._open(step, one, chosen, brief, model)
+        except RunnerFailed as error:
+            kind: Any = error.kind
+            return Tries(Finished(ok=False, kind=kind, message=str(error)))
+        self._active[step.id] = session
+        if self._stopping.is_set():
+            await session.interrupt()
+        tries = Tries(Finished(ok=False, kind="crash", message="it ended without a last word"))
+        asking: set[asyncio.Task[None]] = set()
+        stopped = False
+        try:
+            async for event in session.prompt(_opening(chosen, brief, text, resumed)):
+                if isinstance(event, Finished):
+                    tries.finished = event
+                elif isinstance(event, PermissionAsked):
+                    task = asyncio.create_task(self._permit(step, session, event))
+                    asking.add(task)
+                    task.add_done_callback(asking.discard)
+                else:
+                    self._take(step, one, event, tries)
+                    if tries.over and not stopped:
+                        stopped = True
+                        await session.interrupt()
+        finally:
+            for task in asking:
+                task.cancel()
+            self._active.pop(step.id, None)
+            if tries.finished.ok and self._is_continued(step):
+                self._kept[step.id] = (chosen.runner.name, session)
+            else:
+                await session.close()
+        if tries.over and not tries.finished.ok:
+            tries.finished = Finished(
+                ok=False, text=tries.finished.text, kind="budget", message=tries.over
+            )
+        return tries
+
+    def _is_continued(self, step: Step) -> bool:
+        steps = self._teller.progress.steps.values()
+        return any(one.step.continues == step.id and one.open for one in steps)
+
+    async def _open(
+        self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str
+    ) -> AgentSession:
+        """Return the session to speak in: one that is open, one taken up again, or a new one."""
+        before = self._kept.pop(step.continues, None) if step.continues else None
+        if before is not None and before[0] == chosen.runner.name:
+            return before[1]
+        if before is not None:
+            await before[1].close()
+        taken_up = one.session or self._earlier(step, chosen.runner.name)
+        runner = chosen.runner
+        execution = ""
+
+        def started(execution_id: str) -> None:
+            nonlocal execution
+            execution = execution_id
+            self._teller.tell(StepSession(step=step.id, session=one.session, execution=execution))
+
+        request = RunRequest(
+            cwd=brief.cwd,
+            model=model,
+            system=brief.system if runner.capabilities.system else "",
+            session=(taken_up or None) if runner.capabilities.resume else None,
+            new_session=_uuid(),
+            mcp=self._mcp if runner.capabilities.mcp else (),
+            endpoint=await self._purse.endpoint(step, chosen),
+            bypass=self._task.bypass,
+            title=f"{runner.name}: {step.id}",
+        )
+        return await runner.open(request, self._nursery(started))
+
+    def _earlier(self, step: Step, runtime: str) -> str:
+        """Return the session of the step that this one goes on from, if it was this runtime's."""
+        one = self._teller.progress.steps.get(step.continues or "")
+        return one.session if one is not None and one.runtime == runtime else ""
+
+    def _take(self, step: Step, one: StepProgress, event: RunEvent, tries: Tries) -> None:
+        match event:
+            case Said(text=text, thought=thought):
+                if not thought:
+                    self._printer.say(step.id, text)
+                    tries.said = (tries.said + text)[-_OUTPUT_MOST:]
+            case SessionOpened(session=session, version=version):
+                self._teller.tell(
+                    StepSession(
+                        step=step.id, session=session, execution=one.execution, version=version
+                    )
+                )
+            case Used():
+                tokens = Tokens(event.input, event.output, event.cache_read, event.cache_write)
+                self._teller.tell(StepUsed(step=step.id, model=event.model, tokens=tokens))
+                tries.over = tries.over or self._purse.used(step.id, event)
+            case ToolBegan() | ToolEnded():
+                tries.tools += isinstance(event, ToolBegan)
+                self._note(step, event)
+            case _:
+                self._note(step, event)
+
+    def _note(self, step: Step, event: RunEvent) -> None:
+        what = msgspec.to_builtins(event)
+        if len(msgspec.json.encode(what)) > _TOLD_MOST:  # the whole is on the runtime's own tape
+            what = {
+                name: value if len(str(value)) < _TOLD_MOST // 4 else str(value)[: _TOLD_MOST // 4]
+                for name, value in what.items()
+            }
+        self._teller.tell(StepSaid(step=step.id, what=what))
+
+    async def _permit(self, step: Step, session: AgentSession, asked: PermissionAsked) -> None:
+        """Answer a request for permission, by rule or by whoever is asked."""
+        self._note(step, asked)
+        decided = by_policy(self._policy, asked.tool, asked.detail)
+        if decided is None:
+            shown = {"tool": asked.tool, "input": asked.input}
+            text = f"{step.id} wants to use {asked.tool}"
+            decided = await self._desk.ask("permission", text, step.id, shown)
+        else:
+            self._note_rule(step, asked, decided)
+        await session.answer(asked.id, decided.allow, decided.why)
+
+    def _note_rule(self, step: Step, asked: PermissionAsked, decided: Decided) -> None:
+        what = {"type": "permission_given" if decided.allow else "permission_refused"}
+        self._teller.tell(
+            StepSaid(
+                step=step.id, what={**what, "id": asked.id, "tool": asked.tool, "by": decided.by}
+            )
+        )
+
+    # Stopping
+
+    async def stop(self) -> None:
+        """Ask every agent to stop its turn."""
+        self._stopping.set()
+        await asyncio.gather(
+            *(session.interrupt() for session in self._active.values()), return_exceptions=True
+        )
+
+    async def close(self) -> None:
+        """End every session, by force if need be."""
+        self._stopping.set()
+        open_ones = [*self._active.values(), *(session for _, session in self._kept.values())]
+        await asyncio.gather(*(one.close() for one in open_ones), return_exceptions=True)
+
+
+def _opening(chosen: Chosen, brief: Brief, text: str, resumed: bool) -> str:
+    if resumed:
+        return (
+            "You were interrupted in the middle of this task. Look at what is done already, then go"
+            f" on where you stopped. The task was:\n\n{text}"
+        )
+    if brief.system and not chosen.runner.capabilities.system:
+        return f"{brief.system}\n\n{text}"
+    return text
+
+
+def _handed_on(text: str, tries: Tries) -> str:
+    return (
+        f"{text}\n\n# Handoff\n\nAnother agent began this task, used {tries.tools} tools and stopped."
+        " Files may have been changed already: look before you go on. The last it said was:\n\n"
+        f"{tries.said[-4000:]}"
+    )
+
+
+def _uuid() -> str:
+    import uuid
+
+    return str(uuid.uuid4())

@@ -1,0 +1,56 @@
+"""The gateway's process, started by engine.gateways: ROOT HOME [IDLE] are its words."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from tenuto.dispatch.launch import FreshLauncher
+from tenuto.engine import gateways
+from tenuto.engine.agent_settings import load_agent_settings
+from tenuto.engine.blocking import BlockingEngine
+from tenuto.engine.budgets import LimitsInForce, prices_of
+from tenuto.engine.settings import load_settings
+from tenuto.keeper.procfs import MARK
+from tenuto.metering.serving import serve
+from tenuto.stores.layout import Project
+
+_IDLE_S = 600.0
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Serve until nobody needs it."""
+    root, home, *rest = sys.argv[1:] if words is None else words
+    project = Project(root=root, home=home)
+    agents, _ = load_agent_settings(root, os.environ)
+    asyncio.run(
+        serve(
+            home,
+            os.environ,
+            os.environ.get(MARK, ""),
+            idle_s=float(rest[0]) if rest else _IDLE_S,
+            needed=lambda: _tasks_run(project),
+            limits=LimitsInForce(project, os.environ),
+            prices=prices_of(agents),
+            on_ask=partial(gateways.tell, project, "ask"),
+            on_warn=partial(gateways.tell, project, "warn"),
+        )
+    )
+    return 0
+
+
+def _tasks_run(project: Project) -> bool:
+    """Tell whether any task of the project is live: its next request may come at any time."""
+    settings, _ = load_settings(project.root, os.environ)
+    engine = BlockingEngine(project, settings, FreshLauncher())
+    try:
+        return bool(engine.list(running=True, kind="task", most=1))
+    finally:
+        engine.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The verbs of tasks and budgets, for the public engine. What they need is loaded by the first one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tenuto.core.execution import Snapshot
+from tenuto.engine.work import Options, Work
+
+if TYPE_CHECKING:
+    from tenuto.core.progress import Progress
+    from tenuto.core.task_events import Decided
+    from tenuto.engine.blocking import BlockingEngine
+    from tenuto.engine.settings import Settings
+    from tenuto.engine.watch import Watch
+
+_T = TypeVar("_T")
+
+
+class TaskVerbs:
+    """What an engine can do with tasks; mixed into it."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def settings(self) -> Settings: ...
+
+        @property
+        def _engine(self) -> BlockingEngine: ...
+
+        async def _call(self, function: Callable[..., _T], *arguments: Any) -> _T: ...
+
+        async def _wait(
+            self, watch: Watch, up_to: float | None, until: str | None, began: float
+        ) -> Snapshot: ...
+
+    async def task(
+        self, text: str = "", *, plan: Any = None, wait: float | None = None, **options: Any
+    ) -> Snapshot:
+        """Have agents do a task, and wait for it; its value is what came of it, step by step.
+
+        Options: strategy, runtime, role, model, type, skills, files, max_cost, max_tokens, hard,
+        permissions, bypass, worktree, concurrency, chain, change, task_id, workflow, context; and
+        cwd, env, title, deadline, idle. `plan` is JSON, a mapping or a Plan.
+        """
+        began, wait = time.monotonic(), self.settings.patience(wait)
+        work = await self._call(self._task_work, text, plan, options)
+        execution_id, sock = await self._call(self._engine.start, work)
+        return await self._wait(self._engine.watch(execution_id, -1, sock), wait, None, began)
+
+    async def start_task(self, text: str = "", *, plan: Any = None, **options: Any) -> str:
+        """Start a task and return its id; options as for `task`."""
+        work = await self._call(self._task_work, text, plan, {"detached": True, **options})
+        execution_id, sock = await self._call(self._engine.start, work)
+        sock.close()
+        return execution_id
+
+    def _task_work(self, text: str, plan: Any, options: dict[str, Any]) -> Work:
+        from tenuto.engine import tasks
+
+        own, of_task = tasks.given_options(options)
+        spec = tasks.checked(self._engine, tasks.task_spec(text, plan=plan, **of_task))
+        return tasks.task_work(self._engine, spec, Options(**own))
+
+    async def progress(self, execution_id: str) -> Progress:
+        """Return how far a task is: its plan, its steps, what it asks."""
+        from tenuto.engine import tasks
+
+        def read() -> Progress:
+            execution = self._engine.execution(execution_id)
+            tasks.task_of(execution.spec)
+            return tasks.progress_of(self._engine.project.folder(execution.id))
+
+        return await self._call(read)
+
+    async def approve(
+        self, execution_id: str, *, n: int | None = None, why: str = "", by: str = ""
+    ) -> list[Decided]:
+        """Say yes to what a task asks: all of it, or one question by its number."""
+        from tenuto.engine import tasks
+
+        return await self._call(tasks.decide, self._engine, execution_id, True, n, why, by)
+
+    async def deny(
+        self, execution_id: str, *, n: int | None = None, why: str = "", by: str = ""
+    ) -> list[Decided]:
+        """Say no to what a task asks: all of it, or one question by its number."""
+        from tenuto.engine import tasks
+
+        return await self._call(tasks.decide, self._engine, execution_id, False, n, why, by)

@@ -1,0 +1,269 @@
+"""Tasks from the side of whoever starts and watches them: their work, how far they are, decisions."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import msgspec
+
+from tenuto.core.errors import InvalidInput, NotRunning
+from tenuto.core.ids import short
+from tenuto.core.plan import MergeMode, Plan, check_plan, read_plan
+from tenuto.core.progress import Progress
+from tenuto.core.specs import Spec, check_text
+from tenuto.core.task_events import Decided, TaskEvent, decode_task_event
+from tenuto.core.tasks import PermissionPolicy, TaskSpec
+from tenuto.dispatch import control
+from tenuto.engine.watch import Watch
+from tenuto.engine.work import Options, Work
+from tenuto.keeper.frames import EVENT
+from tenuto.stores.tape import TapeReader
+
+if TYPE_CHECKING:
+    from tenuto.engine.agent_settings import AgentSettings
+    from tenuto.engine.blocking import BlockingEngine
+
+TELLS = tuple(str(one.__struct_config__.tag) for one in get_args(TaskEvent))
+_PATIENCE_S = 10.0
+_CHOICES = {"worktree": get_args(MergeMode), "permissions": get_args(PermissionPolicy)}
+
+
+def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
+    """Return a checked TaskSpec; options are its fields, or raise InvalidInput or InvalidPlan."""
+    check_text("the task", text)
+    known = [name for name in TaskSpec.__struct_fields__ if name not in ("text", "plan")]
+    for name, value in options.items():
+        if name not in known:
+            raise InvalidInput(f"a task has no option {name!r}", f"it has: {', '.join(known)}")
+        if name in _CHOICES and value is not None and value not in _CHOICES[name]:
+            allowed = ", ".join(_CHOICES[name])
+            raise InvalidInput(f"{name} is {value!r}", f"use one of {allowed}")
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in ("files", "skills", "chain"):
+        if name in given:
+            given[name] = _texts(name, given[name])
+    if "max_cost" in given:
+        given["max_cost"] = _dollars("max_cost", given["max_cost"])
+    if plan is not None:
+        given["plan"] = check_plan(plan) if isinstance(plan, Plan) else read_plan(plan)
+    elif not text.strip():
+        raise InvalidInput("there is no task", "say what is to be done, or give a plan")
+    try:
+        return msgspec.convert(
+            {"text": text, **msgspec.to_builtins(given, builtin_types=(Decimal,))},
+            TaskSpec,
+            strict=False,
+        )
+    except msgspec.ValidationError as error:
+        raise InvalidInput(
+            f"the task's options do not fit: {error}", "see: tenuto task -h"
+        ) from None
+
+
+def checked(engine: BlockingEngine, task: TaskSpec) -> TaskSpec:
+    """Return the task if every name in it is known here, else raise: before anything is recorded."""
+    from tenuto.engine.agent_settings import load_agent_settings
+    from tenuto.engine.strategies import build_plan
+
+    agents, _ = load_agent_settings(engine.project.root, engine.environ)
+    built = build_plan(
+        task, roles=agents.roles, tables=agents.selection, strategies=agents.strategies
+    )
+    check_runtimes(engine, agents, {step.runtime for step in built.plan.steps})
+    return task
+
+
+def check_runtimes(
+    engine: BlockingEngine, agents: AgentSettings, named: Iterable[str | None]
+) -> None:
+    """Raise UnknownName for a runtime that is not known, here or by the settings."""
+    from tenuto.runners.registry import runner
+
+    settings = engine.settings
+    for name in {*named, settings.runtime_preferred, *settings.runtime_order} - {None}:
+        runner(
+            str(name),
+            commands=agents.agents,
+            programs=settings.programs,
+            custom=agents.runners,
+            home="",
+        )
+
+
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InvalidInput(f"{name} is a list of texts", f'such as {name}=["one"]')
+    return tuple(check_text(name, one) for one in cast("Sequence[object]", value))
+
+
+def _dollars(name: str, value: object) -> Decimal:
+    try:
+        amount = Decimal(str(value))
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not amount.is_finite() or amount < 0:
+        raise InvalidInput(f"{name} is {value!r}, which is no amount of dollars", "such as 2.00")
+    return amount
+
+
+def task_work(engine: BlockingEngine, task: TaskSpec, options: Options) -> Work:
+    """Return the work that is a task's driver."""
+    argv = (sys.executable, "-m", "tenuto.engine.driving")
+    work = engine.command(argv, options)
+    title = options.title or task.text or _plan_title(task)
+    spec = msgspec.structs.replace(
+        work.spec, kind="task", title=title, sandbox=None, task=msgspec.to_builtins(task)
+    )
+    return _as_driver(engine, msgspec.structs.replace(work, spec=spec))
+
+
+def resumed_work(engine: BlockingEngine, spec: Spec) -> Work:
+    """Return the work that takes a task up again, as its tape has it."""
+    options = Options(
+        cwd=spec.cwd, title=spec.title, deadline=spec.deadline, idle=spec.idle,
+        detached=spec.detached, sandbox="none",
+    )  # fmt: skip
+    work = engine.command((sys.executable, *spec.argv[1:]), options)
+    again = msgspec.structs.replace(work.spec, kind="task", task=spec.task, parent=spec.parent)
+    return _as_driver(engine, msgspec.structs.replace(work, spec=again))
+
+
+def _as_driver(engine: BlockingEngine, work: Work) -> Work:
+    body = msgspec.json.encode({"root": engine.project.root, "home": engine.project.home}).decode()
+    environ = {**work.environ, "PYTHONSAFEPATH": "1"}  # the user's folder has no say in our imports
+    return msgspec.structs.replace(work, channel=True, body=body, tells=TELLS, environ=environ)
+
+
+def _plan_title(task: TaskSpec) -> str:
+    steps = task.plan.steps if task.plan else ()
+    names = ", ".join(step.id for step in steps[:5])
+    return f"plan: {names}{', …' if len(steps) > 5 else ''}"
+
+
+def task_of(spec: Spec | None) -> TaskSpec:
+    """Return a task's own spec, or raise InvalidInput."""
+    if spec is None or spec.task is None:
+        raise InvalidInput("this execution is no task", "see: tenuto ps --kind task")
+    try:
+        return msgspec.convert(spec.task, TaskSpec)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the task's spec cannot be read: {error}", "run it anew") from None
+
+
+def progress_of(folder: str) -> Progress:
+    """Return how far a task is, from its tape."""
+    progress = Progress()
+    with TapeReader(folder) as reader:
+        for frame in reader.events():
+            event = decode_task_event(frame.body)
+            if event is not None:
+                progress.apply(event, frame.time_ns)
+    return progress
+
+
+# Decisions
+
+
+def decide(
+    engine: BlockingEngine,
+    execution_id: str,
+    allow: bool,
+    n: int | None = None,
+    why: str = "",
+    by: str = "",
+) -> list[Decided]:
+    """Decide what a task asked, all or one by its number; return once the task has taken it."""
+    whole = engine.resolve(execution_id)
+    folder = engine.project.folder(whole)
+    execution = engine.execution(whole)
+    task_of(execution.spec)
+    if not execution.live:
+        raise NotRunning(
+            f"{short(whole)} is {execution.state}: it asks nothing any more",
+            f"see: tenuto show {short(whole)}",
+        )
+    open_ones = progress_of(folder).asked
+    wanted = set(open_ones) if n is None else {n}
+    if not open_ones or not wanted <= set(open_ones):
+        asks = "; ".join(f"#{k}: {one.text}" for k, one in open_ones.items())
+        raise InvalidInput(
+            f"{short(whole)} asks {'nothing' if not asks else f'no question {n}'}",
+            f"it asks {asks}" if asks else f"see: tenuto show {short(whole)}",
+        )
+    message = {"type": "decide", "n": n, "allow": allow, "why": why, "by": by or _user()}
+    with engine.watch(whole) as watch:
+        control.request(folder, "tell", message=message)
+        return _until_decided(watch, wanted)
+
+
+def _until_decided(watch: Watch, wanted: set[int]) -> list[Decided]:
+    from tenuto.engine.blocking import sleep
+
+    found: dict[int, Decided] = {}
+    limit = time.monotonic() + _PATIENCE_S
+    watch.only_events = True
+    while True:
+        for frame in watch.look():
+            event = decode_task_event(frame.body) if frame.stream == EVENT else None
+            if isinstance(event, Decided) and event.n in wanted:
+                found[event.n] = event
+        left = limit - time.monotonic()
+        if wanted <= set(found) or watch.over or left <= 0:
+            return list(found.values())
+        sleep(watch, left)
+
+
+def _user() -> str:
+    return os.environ.get("USER") or f"uid {os.getuid()}"
+
+
+def result_document(progress: Progress) -> dict[str, Any]:
+    """Return what came of a task, complete, for programs."""
+    finished = progress.finished
+    tokens = progress.tokens
+    steps = [
+        {
+            "id": one.step.id, "status": one.status, "role": one.role, "runtime": one.runtime,
+            "model": one.model, "attempts": one.attempt, "output": one.output, "error": one.error,
+            "tokens_in": one.tokens.input + one.tokens.cache_read + one.tokens.cache_write,
+            "tokens_out": one.tokens.output, "cost": _money(one.cost),
+            "unmetered": one.unmetered, "duration_s": one.duration_s, "session": one.session,
+            "execution_id": one.execution, "branch": one.branch,
+        }
+        for one in progress.in_order()
+    ]  # fmt: skip
+    return {
+        "status": finished.status if finished is not None else "running",
+        "success": finished is not None and finished.status == "completed",
+        "strategy": progress.strategy,
+        "reason": progress.reason,
+        "output": finished.output if finished is not None else "",
+        "tokens_in": tokens.input + tokens.cache_read + tokens.cache_write,
+        "tokens_out": tokens.output,
+        "cost": _money(progress.cost),
+        "steps": steps,
+        "warnings": list(progress.warnings),
+        "fallbacks": [f"{one.step}: {one.of} → {one.to} ({one.why})" for one in progress.fallbacks],
+        "asks": [
+            {"n": n, "about": one.about, "text": one.text, "step": one.step, "detail": one.detail}
+            for n, one in progress.asked.items()
+        ],
+    }
+
+
+def _money(cost: Decimal | None) -> float | None:
+    return None if cost is None else float(cost)
+
+
+def given_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what of a caller's options belongs to the execution, and what to the task."""
+    own = {"cwd", "env", "title", "deadline", "idle", "detached"}
+    return (
+        {name: value for name, value in options.items() if name in own and value is not None},
+        {name: value for name, value in options.items() if name not in own},
+    )

@@ -1,0 +1,228 @@
+"""Reading what a request used out of its answer, as the bytes go by: whole JSON and event streams.
+
+A reader is fed whatever comes, cut anywhere, and never fails on it. What the provider told is taken
+as told; where an answer ended before its usage came, the output is estimated from the text that was
+seen (four characters to a token), the input from the request, and that is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+
+from tenuto.core.budget import Tokens
+
+_MOST = 64 * 1024 * 1024
+_COUNT_MOST = 2**53
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a return at the very end may be half of one
+_MARKS = re.compile(rb'["\\{}]')
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What one request used, as far as its answer told."""
+
+    tokens: Tokens = Tokens()
+    model: str = ""
+    hour_writes: int = 0
+    """Tokens that went into the cache for an hour, which cost more; they are in `cache_write` too."""
+    estimated: bool = False
+    error: str = ""
+    """What the answer said was wrong, where it did so after a good status."""
+
+
+def tokens_of(chars: int) -> int:
+    """Return about how many tokens so many characters are."""
+    return -(-chars // 4)
+
+
+class Events:
+    """Splits a stream of server-sent events; each comes with its raw bytes and its data."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self._rest = b""
+        self._raw: list[bytes] = []
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the events that are complete now."""
+        looked = max(0, len(self._rest) - 1)  # a return at its end may have got its other half
+        self._rest += chunk
+        at = 0
+        for end in _LINE_END.finditer(self._rest, looked):
+            line, raw = self._rest[at : end.start()], self._rest[at : end.end()]
+            at = end.end()
+            self._raw.append(raw)
+            self._size += len(raw)
+            if not line:
+                yield self._take()
+            elif line.startswith(b"data:") and self._size < _MOST:
+                self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+        self._rest = self._rest[at:]
+        if len(self._rest) > _MOST:  # no line of a provider is so long
+            self._raw.append(self._rest)
+            self._rest = b""
+
+    def _take(self) -> tuple[bytes, bytes]:
+        event = b"".join(self._raw), b"\n".join(self._data)
+        self._raw, self._data, self._size = [], [], 0
+        return event
+
+    def end(self) -> tuple[bytes, bytes]:
+        """Return what is left without the empty line that ends an event."""
+        for _ in self.feed(b"\n"):  # a line without an end is a line all the same
+            pass
+        return self._take()
+
+    def remainder(self) -> bytes:
+        """Return the bytes that no event was made of yet."""
+        return b"".join(self._raw) + self._rest
+
+
+class Objects:
+    """Splits a JSON array that comes in pieces into its objects."""
+
+    def __init__(self) -> None:
+        """Begin before the array."""
+        self._rest = b""
+        self._at = 0
+        self._depth = 0
+        self._in_text = False
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the objects that are complete now."""
+        self._rest += chunk
+        begin = 0
+        while (mark := _MARKS.search(self._rest, self._at)) is not None:
+            sign, self._at = mark.group(), mark.end()
+            if sign == b"\\" and self._in_text:
+                if self._at >= len(self._rest):
+                    self._at -= 1  # what it escapes has not come yet
+                    break
+                self._at += 1
+            elif sign == b'"':
+                self._in_text = not self._in_text
+            elif not self._in_text and sign == b"{":
+                if self._depth == 0:
+                    begin = mark.start()
+                self._depth += 1
+            elif not self._in_text and sign == b"}" and self._depth:
+                self._depth -= 1
+                if self._depth == 0:
+                    yield self._rest[begin : self._at]
+                    begin = self._at
+        else:
+            self._at = len(self._rest)
+        if self._depth == 0:
+            begin = self._at
+        self._rest, self._at = self._rest[begin:], self._at - begin
+        if len(self._rest) > _MOST:
+            self._rest, self._at, self._depth, self._in_text = b"", 0, 0, False
+
+
+class Reader:
+    """Superclass of the dialects' readers: gathers usage, model, text and errors."""
+
+    def __init__(self, kind: str) -> None:
+        """Take how the answer comes: `events`, `array` or `whole`."""
+        self.kind = kind
+        self._events = Events()
+        self._objects = Objects()
+        self._whole: list[bytes] = []
+        self._size = 0
+        self.model = ""
+        self.error = ""
+        self.chars = 0
+        self.input: int | None = None
+        self.output: int | None = None
+        self.cache_read = 0
+        self.cache_write = 0
+        self.hour_writes = 0
+        self.final = False
+        """The usage is told and will not change."""
+
+    def feed(self, chunk: bytes) -> None:
+        """Take in some of the answer."""
+        if self.kind == "events":
+            for _, data in self._events.feed(chunk):
+                self.take(data)
+        elif self.kind == "array":
+            for one in self._objects.feed(chunk):
+                self.take(one)
+        else:
+            self._size += len(chunk)
+            if self._size <= _MOST:
+                self._whole.append(chunk)
+
+    def take(self, data: bytes) -> None:
+        """Take in one event, or one object."""
+        if data == b"[DONE]":
+            self.final = True
+            return
+        value = parsed(data)
+        if value:
+            self.read(value)
+
+    def read(self, value: dict[str, Any]) -> None:
+        """Read one event, object or whole answer; each dialect does."""
+        raise NotImplementedError
+
+    def read_whole(self, value: dict[str, Any]) -> None:
+        """Read an answer that came at once."""
+        self.read(value)
+
+    def end(self, asked: int = 0) -> Usage:
+        """Return what the request used; `asked` tokens are put in for input that was not told."""
+        if self.kind == "events":
+            self.take(self._events.end()[1])
+        elif self.kind == "whole":
+            value = parsed(b"".join(self._whole)) if self._size <= _MOST else {}
+            if value:
+                self.read_whole(value)
+            else:
+                self.chars += self._size
+            self.final = bool(value)
+        told = self.final and self.input is not None and self.output is not None
+        given = asked if self.input is None else self.input
+        made = self.output or 0
+        if not told:
+            made = max(made, tokens_of(self.chars))
+        tokens = Tokens(max(0, given), made, self.cache_read, self.cache_write)
+        return Usage(tokens, self.model, self.hour_writes, not told, self.error)
+
+
+def parsed(data: bytes) -> dict[str, Any]:
+    """Return a JSON object, or an empty one for anything else."""
+    if not data:
+        return {}
+    try:
+        return mapping(msgspec.json.decode(data))
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return {}
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return a value if it is an object, else an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def listing(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list, nothing for anything else."""
+    items = cast("list[Any]", value) if isinstance(value, list) else []
+    return [cast("dict[str, Any]", one) for one in items if isinstance(one, dict)]
+
+
+def number(value: Any) -> int | None:
+    """Return a count of tokens, or None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value < _COUNT_MOST else None
+
+
+def length(value: Any) -> int:
+    """Return how many characters a text has; nothing for anything else."""
+    return len(value) if isinstance(value, str) else 0

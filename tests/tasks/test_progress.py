@@ -1,0 +1,237 @@
+"""The fold of a task's events: readiness, skipping, order, further rounds; and the driver over it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenuto.core.budget import Tokens
+from tenuto.core.plan import Plan, Step, check_plan
+from tenuto.core.progress import Progress
+from tenuto.core.task_events import PlanExtended, Planned, StepFinished, StepStarted, TaskEvent
+from tenuto.engine.driving.asking import Desk
+from tenuto.engine.driving.drive import Driver, aggregated
+from tenuto.engine.driving.printing import Printer
+
+settings.register_profile("tasks", deadline=None, max_examples=80)
+settings.load_profile("tasks")
+
+
+class Memory:
+    """Stands in for the line to a keeper: what is told is kept, and folded."""
+
+    def __init__(self) -> None:
+        self.progress = Progress()
+        self.events: list[TaskEvent] = []
+        self.safe_calls = 0
+
+    def tell(self, *events: TaskEvent) -> None:
+        for event in events:
+            self.events.append(event)
+            self.progress.apply(event)
+
+    async def safe(self, *events: TaskEvent) -> None:
+        self.safe_calls += 1
+        self.tell(*events)
+        await asyncio.sleep(0)
+
+    def wait_for(self, on: str, detail: str) -> None: ...
+
+    def go_on(self) -> None: ...
+
+
+def driver(memory: Any, plan: Plan, extend: Any = lambda *_: ()) -> Driver:
+    return Driver(memory, Desk(memory), Printer(False), lambda: ("given", plan, "a test"), extend)
+
+
+def run(
+    plan: Plan, walk: Callable[[Step], Awaitable[StepFinished]], concurrency: int = 4, **more: Any
+) -> tuple[str, Memory]:
+    memory = Memory()
+    return asyncio.run(driver(memory, plan, **more).run(walk, concurrency)), memory
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[Plan, frozenset[str]]:
+    """A plan without cycles, its steps in any order, and the steps that will fail."""
+    count = draw(st.integers(1, 14))
+    names = [f"s{n}" for n in range(count)]
+    steps = [
+        Step(
+            id=name, task="do it",
+            depends_on=tuple(draw(st.lists(st.sampled_from(names[:n]), unique=True)) if n else ()),
+        )
+        for n, name in enumerate(names)
+    ]  # fmt: skip
+    failing = draw(st.frozensets(st.sampled_from(names), max_size=3))
+    return Plan(steps=tuple(draw(st.permutations(steps)))), failing
+
+
+@pytest.mark.promise("G2")
+@given(graphs(), st.integers(1, 5), st.randoms(use_true_random=False))
+def test_every_graph_ends_as_its_edges_say(
+    graph: tuple[Plan, frozenset[str]], concurrency: int, random: Any
+) -> None:
+    plan, failing = graph
+    check_plan(plan)
+    steps = {step.id: step for step in plan.steps}
+    done: list[str] = []
+    running: set[str] = set()
+    most = 0
+
+    async def walk(step: Step) -> StepFinished:
+        nonlocal most
+        assert step.id not in done and step.id not in running, "a step runs once"
+        assert all(other in done for other in step.depends_on), "not before what it waits for"
+        running.add(step.id)
+        most = max(most, len(running))
+        for _ in range(random.randrange(4)):
+            await asyncio.sleep(0)
+        running.discard(step.id)
+        if step.id in failing:
+            return StepFinished(step=step.id, status="failed", error="no")
+        done.append(step.id)
+        return StepFinished(step=step.id, status="completed", output=f"out {step.id}")
+
+    status, memory = run(plan, walk, concurrency)
+    assert most <= concurrency
+    doomed: set[str] = set()
+    for name in (f"s{n}" for n in range(len(steps))):
+        if any(other in doomed or other in failing for other in steps[name].depends_on):
+            doomed.add(name)
+    expected = {
+        name: "skipped_dependency_failed" if name in doomed
+        else "failed" if name in failing else "completed"
+        for name in steps
+    }  # fmt: skip
+    assert {name: one.status for name, one in memory.progress.steps.items()} == expected
+    good = sum(one == "completed" for one in expected.values())
+    assert status == ("completed" if good == len(steps) else "partial" if good else "failed")
+    order = [one.step.id for one in memory.progress.in_order()]
+    assert sorted(order) == sorted(steps)
+    for name in order:
+        assert all(order.index(other) < order.index(name) for other in steps[name].depends_on)
+    refolded = Progress()
+    for event in memory.events:
+        refolded.apply(event)
+    assert {n: o.status for n, o in refolded.steps.items()} == expected
+
+
+@pytest.mark.promise("G2")
+def test_a_slow_sibling_holds_nobody_up() -> None:
+    """No barrier: c starts when b is done, while a still runs."""
+    release = asyncio.Event()
+    plan = Plan(
+        steps=(Step("a", "x"), Step("b", "x"), Step("c", "x", depends_on=("b",)),)
+    )  # fmt: skip
+
+    async def walk(step: Step) -> StepFinished:
+        if step.id == "a":
+            await release.wait()
+        if step.id == "c":
+            release.set()
+        return StepFinished(step=step.id, status="completed")
+
+    status, _ = run(plan, walk)
+    assert status == "completed"
+
+
+@pytest.mark.promise("G2")
+def test_a_defect_in_one_step_is_its_own_failure() -> None:
+    plan = Plan(steps=(Step("a", "x"), Step("b", "x"), Step("c", "x", depends_on=("a",))))
+
+    async def walk(step: Step) -> StepFinished:
+        if step.id == "a":
+            raise RuntimeError("oh")
+        return StepFinished(step=step.id, status="completed", output="fine")
+
+    status, memory = run(plan, walk)
+    assert status == "partial"
+    assert "RuntimeError: oh" in memory.progress.steps["a"].error
+    assert memory.progress.steps["c"].status == "skipped_dependency_failed"
+    assert aggregated(memory.progress) == "=== b ===\nfine"
+
+
+@pytest.mark.promise("D3")
+def test_what_has_ended_is_not_run_again_and_what_was_cut_short_is() -> None:
+    plan = Plan(steps=(Step("a", "x"), Step("b", "x"), Step("c", "x", depends_on=("a", "b"))))
+    memory = Memory()
+    memory.tell(
+        Planned(strategy="parallel", plan=plan),
+        StepStarted(step="a", attempt=1, runtime="echo"),
+        StepStarted(step="b", attempt=1, runtime="echo"),
+        StepFinished(step="a", status="completed", output="kept", cost=Decimal("0.5")),
+    )
+    seen: list[str] = []
+
+    async def walk(step: Step) -> StepFinished:
+        seen.append(step.id)
+        return StepFinished(step=step.id, status="completed", tokens=Tokens(1, 2))
+
+    made = driver(memory, Plan(steps=(Step("never", "x"),)))
+    assert asyncio.run(made.run(walk, 4)) == "completed"
+    assert seen == ["b", "c"]
+    assert memory.progress.steps["a"].output == "kept"
+    assert (memory.progress.cost, memory.progress.tokens) == (Decimal("0.5"), Tokens(2, 4))
+
+
+@pytest.mark.promise("D3")
+def test_a_stop_starts_nothing_more() -> None:
+    plan = Plan(steps=(Step("a", "x"), Step("b", "x", depends_on=("a",))))
+    memory = Memory()
+    made = driver(memory, plan)
+
+    async def walk(step: Step) -> StepFinished:
+        made.stop()
+        return StepFinished(step=step.id, status="completed")
+
+    assert asyncio.run(made.run(walk, 4)) == "interrupted"
+    assert memory.progress.steps["b"].status == "pending"
+
+
+@pytest.mark.promise("G1")
+def test_a_reviewer_sends_back_and_those_behind_it_wait_for_the_last_review() -> None:
+    plan = Plan(
+        steps=(
+            Step("dev", "x"),
+            Step("rev", "x", depends_on=("dev",), reviews="dev"),
+            Step("ship", "x", depends_on=("rev",)),
+        )
+    )
+    order: list[str] = []
+
+    async def walk(step: Step) -> StepFinished:
+        order.append(step.id)
+        output = "SEND BACK" if step.id == "rev" else "fine"
+        return StepFinished(step=step.id, status="completed", output=output)
+
+    def extend(_: Plan, step: Step, output: str) -> tuple[Step, ...]:
+        if output != "SEND BACK":
+            return ()
+        return (
+            Step("dev.2", "again", depends_on=("dev", "rev"), continues="dev"),
+            Step("rev.2", "again", depends_on=("dev.2", "rev"), reviews="dev.2", continues="rev"),
+        )
+
+    status, memory = run(plan, walk, extend=extend)
+    assert status == "completed"
+    assert order == ["dev", "rev", "dev.2", "rev.2", "ship"]
+    assert sum(isinstance(one, PlanExtended) for one in memory.events) == 1
+
+
+@pytest.mark.promise("G2")
+def test_a_thousand_steps_are_each_looked_at_a_few_times_only() -> None:
+    steps = tuple(Step(f"s{n}", "x", depends_on=(f"s{n - 1}",) if n else ()) for n in range(1000))
+
+    async def walk(step: Step) -> StepFinished:
+        return StepFinished(step=step.id, status="completed")
+
+    status, memory = run(Plan(steps=steps), walk)
+    assert status == "completed"
+    assert memory.safe_calls == 1002  # the plan, each step once, and the end
