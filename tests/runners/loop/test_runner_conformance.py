@@ -11,7 +11,7 @@ from fake_api import HANG, Anthropic, Api, Reply, fail
 from loop_help import Stand
 
 from tenuto.core.errors import RunnerFailed
-from tenuto.core.runs import Finished, RunRequest, Said, Used
+from tenuto.core.runs import Finished, RunEvent, RunRequest, Said, Used
 from tenuto.runners.cli import CliRunner
 from tenuto.testing.agents import EchoRunner
 from tenuto.testing.nursery import PlainNursery
@@ -110,8 +110,8 @@ async def test_what_echo_is_told_in_brackets(tmp_path: Path) -> None:
     runner = EchoRunner(answer="{number}: {text} ({system})")
     session = await runner.open(request, PlainNursery())
 
-    async def ask(text: str) -> list[object]:
-        return list(checked([event async for event in session.prompt(text)]))[0:]
+    async def ask(text: str) -> list[RunEvent]:
+        return checked([event async for event in session.prompt(text)])
 
     assert (await ask("hello [[use:1000,50]] there"))[1:] == [
         Used("echo", 1000, 50),
