@@ -81,7 +81,7 @@ def write_record(home: str, record: Record) -> None:
     os.rename(fresh, path)
 
 
-def client_for(upstreams: Mapping[str, Upstream]) -> Any:
+def client_for(upstreams: Mapping[str, Upstream], trust: Any = True) -> Any:
     """Return a client without a timeout: a model may think for as long as it likes.
 
     What is on this machine is never asked through a proxy.
@@ -97,6 +97,7 @@ def client_for(upstreams: Mapping[str, Upstream]) -> Any:
         timeout=None,
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64),
         mounts=near,
+        verify=trust,
     )
 
 
