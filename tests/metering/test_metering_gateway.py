@@ -224,7 +224,17 @@ async def test_only_a_token_of_this_project_is_served(served, model, way, tmp_pa
     other = passes.token(b"another project's secret", served.execution, "one")
     swapped = good.replace("-one-", "-two-")
     stranger = good[:7] + "0" * 36 + good[43:]
-    for bad in ("", "x", KEY, good[:-1], good + "0", swapped, stranger, other, "tenuto-" + "é" * 40):
+    for bad in (
+        "",
+        "x",
+        KEY,
+        good[:-1],
+        good + "0",
+        swapped,
+        stranger,
+        other,
+        "tenuto-" + "é" * 40,
+    ):
         request = way.request(bad, stream=False)
         if not bad:
             del request["headers"][way.header]
@@ -301,7 +311,11 @@ async def test_a_packed_answer_is_unpacked_and_counted(tmp_path):
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
     from threading import Thread
 
-    told = {"type": "message", "model": "scripted", "usage": {"input_tokens": 3, "output_tokens": 4}}
+    told = {
+        "type": "message",
+        "model": "scripted",
+        "usage": {"input_tokens": 3, "output_tokens": 4},
+    }
 
     class Packs(BaseHTTPRequestHandler):
         def do_POST(self):
@@ -322,7 +336,9 @@ async def test_a_packed_answer_is_unpacked_and_counted(tmp_path):
     thread.start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        async with Served(tmp_path, {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": url}) as served:
+        async with Served(
+            tmp_path, {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": url}
+        ) as served:
             answer = await served.post(ANTHROPIC)
             assert answer.json() == told
             assert served.spend().tokens == Tokens(3, 4)
