@@ -119,7 +119,6 @@ async def serve(
     where = upstreams.from_environ(environ)
     mark = upstreams.fingerprint(where)
     known = prices or Prices()
-    known.context_window("gpt-5")  # the data takes its time to load: not at the first request
     sock = listen(home, mark)
     record = Record(sock.getsockname()[1], execution, mark)
     client = client_for(where)
@@ -136,6 +135,8 @@ async def serve(
     )  # fmt: skip
     server = uvicorn.Server(config)
     watching = asyncio.ensure_future(_end_when_idle(server, gateway, idle_s, needed))
+    # the data takes its time to load: not at the first request, and nobody waits for it
+    loading = asyncio.ensure_future(asyncio.to_thread(known.context_window, "gpt-5"))
     write_record(home, record)
     sys.stdout.write(f"{READY} on {record.url}\n")
     sys.stdout.flush()
@@ -143,7 +144,7 @@ async def serve(
         await server.serve(sockets=[sock])
     finally:
         watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await asyncio.gather(watching, loading, return_exceptions=True)
         await gateway.close()
         await client.aclose()
         with suppress(OSError):
