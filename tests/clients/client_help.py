@@ -13,6 +13,7 @@ from typing import Any
 
 from mcp_help import Place
 from npm_help import missing
+
 from tenuto.testing.models import Call, Model, Step
 
 DOCS = Path(__file__).parents[2] / "docs" / "mcp.md"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from client_help import CLIENTS, Client, Home
 from npm_help import packages
+
 from tenuto.testing.models import Model
 
 NODE = Path(__file__).parent / "node"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from client_help import DOCS, Client, Home, Shown
-from tenuto.testing.models import Call, Seen
 
 from tenuto.mcp import catalogue
+from tenuto.testing.models import Call, Seen
 
 TICK = "import time\nfor i in range({}):\n    print(f'row-{{i}}', flush=True)\n    time.sleep(0.5)"
 ASK = "name = input('name? ')\nprint('Hello, ' + name + '!')"

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 from client_help import Claude, Home, Shown
-from tenuto.testing.models import Call, Model, Seen, Step
 from terminal_help import Terminal
+
+from tenuto.testing.models import Call, Model, Seen, Step
 
 ASK = "name = input('name? ')\nprint('Hello, ' + name + '!')"
 TICK = "import time\nfor i in range(16):\n    print(f'row-{i}', flush=True)\n    time.sleep(0.5)"

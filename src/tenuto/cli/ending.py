@@ -74,7 +74,9 @@ def interrupt(args: argparse.Namespace, console: Console) -> int:
     with closing(opened()) as engine:
         snapshot = engine.interrupt(args.id)
     again = ""
-    if snapshot.state is State.INTERRUPTED:
+    if snapshot.state is State.INTERRUPTED and snapshot.kind == "task":
+        again = f"what is done is saved; to go on: tenuto resume {short(snapshot.id)}"
+    elif snapshot.state is State.INTERRUPTED:
         again = f"from its beginning: tenuto resume --force {short(snapshot.id)}"
     return _tell_one(snapshot, again, console)
 

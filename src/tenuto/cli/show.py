@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tenuto.core.execution import Execution, Snapshot
+    from tenuto.core.progress import Progress
     from tenuto.core.specs import Limits, Spec
     from tenuto.engine.blocking import BlockingEngine
 
@@ -39,13 +40,34 @@ def show(args: argparse.Namespace, console: Console) -> int:
         execution = engine.execution(execution_id)
         snapshot = engine.show(execution_id)
         redactor = Redactor(engine.environ)
+        progress = _progress(engine, execution)
         if console.json:
-            console.document(redactor.data(_document(snapshot, execution)))
+            document = _document(snapshot, execution)
+            if progress is not None:
+                from tenuto.engine.tasks import result_document
+
+                document["task"] = result_document(progress)
+            console.document(redactor.data(document))
             return 0
         lines = pairs(_facts(snapshot, execution, engine, console))
+        if progress is not None:
+            from tenuto.cli.task import summary
+
+            lines += [f"steps ({progress.strategy}: {one_line(progress.reason)})"]
+            lines += [f"  {line}" for line in summary(progress)]
+            lines += [f"  asks #{n}: {one_line(one.text)}" for n, one in progress.asked.items()]
         lines += _transitions(execution, console) + _code(execution.spec)
         console.out(redactor.text("\n".join(lines)))
     return 0
+
+
+def _progress(engine: BlockingEngine, execution: Execution) -> Progress | None:
+    """Return how far it is, if it is a task."""
+    if execution.spec is None or execution.spec.kind != "task":
+        return None
+    from tenuto.engine.tasks import progress_of
+
+    return progress_of(engine.project.folder(execution.id))
 
 
 def _document(snapshot: Snapshot, execution: Execution) -> dict[str, Any]:
@@ -77,7 +99,8 @@ def _facts(
     facts.append(("state", f"{state}  {why}"))
     _add(facts, "exit code", snapshot.exit_code, str)
     _add(facts, "signal", snapshot.signal, str)
-    _add(facts, "value", printed_value(execution), one_line)
+    if snapshot.kind != "task":  # what came of its steps is shown below
+        _add(facts, "value", printed_value(execution), one_line)
     if execution.spec is not None:
         facts += _of_spec(execution.spec)
     facts.append(("created", iso(snapshot.created_ns)))

@@ -14,6 +14,7 @@ TenutoError
 ├── UnknownName             unknown_name         no such runtime, strategy, role, model tier or skill
 ├── InvalidPlan             invalid_plan         a plan that can never run: a cycle, an unknown id
 ├── RunnerFailed            runner_failed        an agent's runtime cannot be used, or could not start
+├── WorktreeFailed          worktree_failed      git cannot give a step its worktree, or take it back
 ├── BudgetReached           budget_reached       a hard cap admits no more
 ├── SandboxUnavailable      sandbox_unavailable  what must hold it is not to be had here: not started
 ├── DiskFull                disk_full            no room to record the work, so it was not started
@@ -122,6 +123,12 @@ class RunnerFailed(TenutoError):
         """Take what went wrong, the next step, and the kind of it as core.runs has them."""
         super().__init__(message, hint)
         self.kind = kind
+
+
+class WorktreeFailed(TenutoError):
+    """Git cannot give a step a worktree of its own, or take its work back."""
+
+    code = "worktree_failed"
 
 
 class BudgetReached(TenutoError):

@@ -12,9 +12,10 @@ import msgspec
 
 from tenuto.core.budget import Admission, BudgetLimits, Estimate, Grant, Spend
 from tenuto.core.errors import InvalidInput
+from tenuto.engine.agent_settings import AgentSettings
 from tenuto.engine.settings import PROJECT_FILE, Settings, load_settings, user_file
 from tenuto.metering.ledger import Health, Ledger
-from tenuto.metering.prices import Price, Prices
+from tenuto.metering.prices import Prices, tier_price
 from tenuto.metering.records import Window
 from tenuto.stores.layout import Project, as_error
 
@@ -170,6 +171,37 @@ def report(engine: BlockingEngine, most: int = 20) -> BudgetReport:
         )
 
 
+def report_document(report: BudgetReport) -> dict[str, Any]:
+    """Return a report for programs; amounts are dollars."""
+
+    def told(spend: Spend) -> dict[str, Any]:
+        return {
+            "requests": spend.requests, "cost": float(spend.cost),
+            "tokens": msgspec.to_builtins(spend.tokens), "total_tokens": spend.tokens.total,
+            "reserved": float(spend.reserved), "unpriced": spend.unpriced,
+            "estimated": spend.estimated, "unsettled": spend.unsettled,
+        }  # fmt: skip
+
+    def amount(value: Decimal | None) -> float | None:
+        return None if value is None else float(value)
+
+    limits = report.limits
+    return {
+        "schema": 1,
+        "day": told(report.day),
+        "month": told(report.month),
+        "limits": {
+            "daily": amount(limits.daily), "monthly": amount(limits.monthly),
+            "task": amount(limits.task), "hard": limits.hard,
+        },
+        "days": {day: told(one) for day, one in report.days.items()},
+        "executions": [
+            {"id": one.id, "title": one.title, **told(one.spend)} for one in report.executions
+        ],
+        "health": msgspec.to_builtins(report.health),
+    }  # fmt: skip
+
+
 class opened:
     """A project's ledger, for as long as it is needed."""
 
@@ -225,20 +257,11 @@ def deny(ledger: Ledger, execution: str) -> None:
     ledger.grant(msgspec.structs.replace(grant, max_cost=spend.cost + spend.reserved, hard=True))
 
 
-def prices_of(settings: Settings) -> Prices:
-    """Return prices with those that the settings have: names with `input/output` for a million."""
-    given: Mapping[str, str] = getattr(settings, "prices", {})
-    return Prices({name: _price(name, text) for name, text in given.items()})
-
-
-def _price(name: str, text: str) -> Price:
-    try:
-        made = [Decimal(part) for part in text.split("/")]
-        return Price(*made)
-    except (ArithmeticError, TypeError, ValueError):
-        raise InvalidInput(
-            f"the price of {name} is {text!r}", "write dollars for a million tokens: input/output"
-        ) from None
+def prices_of(agents: AgentSettings) -> Prices:
+    """Return prices with those that the settings have."""
+    return Prices(
+        {name: tier_price(coming, going) for name, (coming, going) in agents.prices.items()}
+    )
 
 
 def _path(project: Project) -> str:

@@ -10,6 +10,7 @@ from functools import partial
 
 from tenuto.dispatch.launch import FreshLauncher
 from tenuto.engine import gateways
+from tenuto.engine.agent_settings import load_agent_settings
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.budgets import LimitsInForce, prices_of
 from tenuto.engine.settings import load_settings
@@ -24,7 +25,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Serve until nobody needs it."""
     root, home, *rest = sys.argv[1:] if words is None else words
     project = Project(root=root, home=home)
-    settings, _ = load_settings(root, os.environ)
+    agents, _ = load_agent_settings(root, os.environ)
     asyncio.run(
         serve(
             home,
@@ -33,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
             idle_s=float(rest[0]) if rest else _IDLE_S,
             needed=lambda: _tasks_run(project),
             limits=LimitsInForce(project, os.environ),
-            prices=prices_of(settings),
+            prices=prices_of(agents),
             on_ask=partial(gateways.tell, project, "ask"),
             on_warn=partial(gateways.tell, project, "warn"),
         )

@@ -78,6 +78,11 @@ def endpoint(info: GatewayInfo, execution: str, step: str) -> Endpoint:
     return Endpoint(info.url, passes.token(info.secret, execution, step))
 
 
+def answers(project: Project, info: GatewayInfo) -> bool:
+    """Tell whether a gateway is still there."""
+    return _live(project, info.fingerprint, info.secret) is not None
+
+
 def wake(info: GatewayInfo) -> int:
     """Let a gateway look at the ledger again for what it holds; return how much it held."""
     proof = {"x-tenuto-proof": passes.proof(info.secret, "wake")}

@@ -250,7 +250,7 @@ def extend(plan: Plan, step: Step, output: str, round: int) -> tuple[Step, ...]:
     work = steps[step.reviews]
     # of earlier rounds only the last one is handed on
     before = feedback_of(plan, work)
-    gone = {before, work.continues, step.continues} if before else {None}
+    gone: set[str | None] = {before, work.continues, step.continues} if before else {None}
     again = msgspec.structs.replace(
         work,
         id=_next_id(work.id, round, steps),

@@ -109,6 +109,10 @@ class TapeWriter:
             {"type": kind, **fields}, separators=(",", ":"), ensure_ascii=False, allow_nan=False
         )
         body = text.encode("utf-8", "replace")  # half of a surrogate pair is no text
+        self.record(body, in_turn)
+
+    def record(self, body: bytes, in_turn: bool = True) -> None:
+        """Append an event that is given as JSON."""
         stream = frames.EVENT | _IN_TURN if in_turn else frames.EVENT
         self._given += len(body) + _COST
         self._give((stream, time.time_ns(), body))

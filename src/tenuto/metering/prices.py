@@ -56,16 +56,16 @@ class Price(msgspec.Struct, frozen=True):
         return (total / _MILLION).quantize(_EXACT).normalize() + 0
 
 
-def _tier(given: str, made: str) -> Price:
+def tier_price(given: str | Decimal, made: str | Decimal) -> Price:
     """Return a price with the usual parts of it for the cache: a tenth out of it, 5/4 into it."""
     base = Decimal(given)
     return Price(base, Decimal(made), base / 10, base * Decimal("1.25"))
 
 
 BARE: dict[str, Price] = {
-    "opus": _tier("15", "75"),
-    "sonnet": _tier("3", "15"),
-    "haiku": _tier("0.25", "1.25"),
+    "opus": tier_price("15", "75"),
+    "sonnet": tier_price("3", "15"),
+    "haiku": tier_price("0.25", "1.25"),
 }
 """Names that say a tier and no model; each can be set."""
 

@@ -1,34 +1,193 @@
-"""A task's money: what it may spend, whether the next step may begin, and what it has cost."""
+"""A task's money: what it may spend, whether the next step may begin, and what it has cost.
+
+Requests that go through the gateway are counted and admitted there, one by one. Of a runtime that
+cannot be sent through it, what it tells is counted here, after the fact, and it is stopped once a
+hard cap is reached: at most one request too late.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 
-from tenuto.core.budget import Tokens
+import msgspec
+
+from tenuto.core.budget import Admission, BudgetLimits, Grant, Tokens
+from tenuto.core.errors import BudgetReached
 from tenuto.core.plan import Step
-from tenuto.core.runs import Endpoint, Probe, Used
+from tenuto.core.runs import Endpoint, Used
+from tenuto.core.task_events import Warned
+from tenuto.core.tasks import TaskSpec
+from tenuto.engine import budgets, gateways
+from tenuto.engine.agent_settings import AgentSettings
+from tenuto.engine.blocking import BlockingEngine
+from tenuto.engine.driving.asking import Desk
+from tenuto.engine.driving.choosing import Chosen
+from tenuto.engine.driving.printing import Printer
+from tenuto.engine.driving.teller import Teller
+from tenuto.metering.ledger import Ledger
+
+_ADDRESSES = {
+    "anthropic": "ANTHROPIC_BASE_URL",
+    "openai": "OPENAI_BASE_URL",
+    "google": "GOOGLE_GEMINI_BASE_URL",
+}
 
 
 class Purse:
-    """Counts what runtimes tell, where nothing counts their requests."""
+    """What a task may spend and has spent, by the project's ledger."""
 
-    def __init__(self) -> None:
-        """Begin with nothing spent."""
-        self._told: dict[str, Tokens] = {}
+    def __init__(
+        self,
+        engine: BlockingEngine,
+        execution: str,
+        task: TaskSpec,
+        agents: AgentSettings,
+        teller: Teller,
+        desk: Desk,
+        printer: Printer,
+    ) -> None:
+        """Say in the ledger what the task may spend; an approval of an earlier life still holds."""
+        self._engine = engine
+        self._execution = execution
+        self._teller = teller
+        self._desk = desk
+        self._printer = printer
+        self._ledger = Ledger(engine.project.home)
+        self._prices = budgets.prices_of(agents)
+        self._environ = _with_addresses(os.environ, agents)
+        self._gateway: gateways.GatewayInfo | None = None
+        self._starting = asyncio.Lock()
+        self._deciding = asyncio.Lock()
+        self._unmetered: set[str] = set()
+        self._asking: set[asyncio.Task[None]] = set()
+        hard = self._limits().hard if task.hard is None else task.hard
+        before = self._ledger.granted(execution)
+        self._ledger.grant(
+            Grant(
+                execution,
+                max_cost=task.max_cost,
+                max_tokens=task.max_tokens,
+                mode=task.budget_mode,
+                hard=hard,
+                approved=before.approved if before is not None else None,
+            )
+        )
+
+    def _limits(self) -> BudgetLimits:
+        return budgets.limits_of(self._engine.project, self._engine.settings)
+
+    # Before a step
 
     async def before(self, step: Step) -> None:
         """Return when a step may begin; raise BudgetReached when it may not."""
+        if step.max_cost is not None or step.max_tokens is not None:
+            whole = self._ledger.granted(self._execution) or Grant(self._execution)
+            self._ledger.grant(
+                msgspec.structs.replace(
+                    whole, step=step.id, max_cost=step.max_cost, max_tokens=step.max_tokens
+                )
+            )
+        async with self._deciding:  # steps that wait for the same answer ask once
+            while True:
+                found = budgets.decide(self._ledger, self._limits(), self._execution, step.id)
+                text = _told(found)
+                if found.verdict == "stop":
+                    raise BudgetReached(text, "raise the limit: tenuto budget --set, or --max-cost")
+                if found.verdict == "warn" and found.news:
+                    self._warn(step.id, text)
+                if found.admitted:
+                    return
+                await self._ask(step.id, text)
 
-    async def endpoint(self, step: Step, probe: Probe) -> Endpoint | None:
+    async def _ask(self, step: str, text: str) -> None:
+        """Ask whether to go on past a bound; raise BudgetReached if not."""
+        decided = await self._desk.ask("budget", f"{text}: go on?", step)
+        if not decided.allow:
+            budgets.deny(self._ledger, self._execution)
+            raise BudgetReached(f"{text}, and it was denied to go on", "run it with a higher limit")
+        budgets.approve(self._ledger, self._execution)
+
+    def _warn(self, step: str, text: str) -> None:
+        self._teller.tell(Warned(text=text, step=step))
+        self._printer.note(f"[{step}] warning: {text}")
+
+    # Requests
+
+    async def endpoint(self, step: Step, chosen: Chosen) -> Endpoint | None:
         """Return where the step's requests are to go, if they can be counted one by one."""
-        del step, probe
-        return None
+        why = chosen.probe.unmetered
+        if not chosen.runner.capabilities.metered or why:
+            self._unmetered.add(step.id)
+            return None
+        async with self._starting:
+            if self._gateway is None or not await self._answers(self._gateway):
+                self._gateway = await asyncio.to_thread(
+                    gateways.ensure, self._engine, self._environ
+                )
+        return gateways.endpoint(self._gateway, self._execution, step.id)
 
-    def used(self, step: str, event: Used) -> None:
-        """Take what a runtime says it used."""
+    async def _answers(self, info: gateways.GatewayInfo) -> bool:
+        return await asyncio.to_thread(gateways.answers, self._engine.project, info)
+
+    def used(self, step: str, event: Used) -> str:
+        """Count what a runtime says it used, unless the gateway does; return why it must stop now."""
+        if step not in self._unmetered:
+            return ""
         tokens = Tokens(event.input, event.output, event.cache_read, event.cache_write)
-        self._told[step] = self._told.get(step, Tokens()) + tokens
+        cost = self._prices.cost(event.model, tokens) if event.model else None
+        self._ledger.record(self._execution, step, event.model, tokens, cost)
+        found = self._ledger.judge(self._execution, step, self._limits())
+        if found.verdict == "warn" and found.news:
+            self._warn(step, _told(found))
+        return _told(found) if found.verdict == "stop" else ""
 
     async def spent(self, step: str) -> tuple[Tokens, Decimal | None, bool]:
         """Return the step's tokens and cost, and whether that is only what the runtime told."""
-        return self._told.get(step, Tokens()), None, True
+        spend = self._ledger.spend(self._execution, step)
+        known = spend.requests > spend.unpriced
+        return spend.tokens, spend.cost if known else None, step in self._unmetered
+
+    # What the gateway tells
+
+    def heard(self, message: Mapping[str, Any]) -> None:
+        """Take word that a bound is reached while a request is under way."""
+        text, step = str(message.get("text", "")), str(message.get("step", ""))
+        if message.get("type") == "budget_warned":
+            self._warn(step, text)
+        elif message.get("type") == "budget_asked":
+            task = asyncio.create_task(self._asked(step, text))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    async def _asked(self, step: str, text: str) -> None:
+        """Decide on requests that the gateway holds, and let it know."""
+        async with self._deciding:
+            found = budgets.decide(self._ledger, self._limits(), self._execution, step)
+            if found.verdict == "ask":
+                try:
+                    await self._ask(step, text)
+                except BudgetReached as error:
+                    self._printer.note(f"[{step}] {error.message}")
+        if self._gateway is not None:
+            await asyncio.to_thread(gateways.wake, self._gateway)
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        for task in self._asking:
+            task.cancel()
+        self._ledger.sync()
+        self._ledger.close()
+
+
+def _told(found: Admission) -> str:
+    return "; ".join(str(one) for one in found.crossings)
+
+
+def _with_addresses(environ: Mapping[str, str], agents: AgentSettings) -> dict[str, str]:
+    """Return the environment with the addresses of model APIs that the settings have."""
+    own = {_ADDRESSES[name]: url for name, url in agents.providers.items() if name in _ADDRESSES}
+    return {**environ, **own}

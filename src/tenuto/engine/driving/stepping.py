@@ -44,6 +44,7 @@ from tenuto.engine.driving.choosing import Chooser, Chosen
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.purse import Purse
 from tenuto.engine.driving.teller import Teller
+from tenuto.engine.driving.workplaces import Workplaces
 
 _OUTPUT_MOST = 2 * 1024 * 1024
 _TOLD_MOST = 8 * 1024
@@ -67,6 +68,8 @@ class Tries(msgspec.Struct):
     finished: Finished
     tools: int = 0
     said: str = ""
+    over: str = ""
+    """The hard cap that was reached while it ran, uncounted by a gateway."""
 
 
 class Walker:
@@ -81,7 +84,8 @@ class Walker:
         chooser: Chooser,
         purse: Purse,
         nursery: Callable[[Callable[[str], None]], Nursery],
-        brief: Callable[[Step], Brief],
+        brief: Callable[[Step, str], Brief],
+        places: Workplaces,
         policy: PermissionPolicy,
         mcp: tuple[McpServer, ...] = (),
     ) -> None:
@@ -94,6 +98,7 @@ class Walker:
         self._purse = purse
         self._nursery = nursery
         self._brief = brief
+        self._places = places
         self._policy: PermissionPolicy = policy
         self._mcp = mcp
         self._active: dict[str, AgentSession] = {}
@@ -107,7 +112,8 @@ class Walker:
         began = time.monotonic()
         one = self._teller.progress.steps[step.id]
         await self._purse.before(step)
-        brief = await asyncio.to_thread(self._brief, step)
+        cwd = await asyncio.to_thread(self._places.place, step)
+        brief = self._brief(step, cwd)
         chosen = await self._chooser.choose(step.runtime or self._task.runtime)
         if step.runtime not in (None, chosen.runner.name):
             self._announce(step, str(step.runtime), chosen, chosen.reason)
@@ -181,6 +187,7 @@ class Walker:
         duration: float,
     ) -> StepFinished:
         self._printer.end(step.id)
+        branch = await self._places.ended(step.id)
         tokens, cost, unmetered = await self._purse.spent(step.id)
         stopped = end.interrupted or (self._stopping.is_set() and not end.ok)
         status = "completed" if end.ok else "interrupted" if stopped else "failed"
@@ -189,7 +196,7 @@ class Walker:
             step=step.id, status=status, attempt=attempt, output=end.text[:_OUTPUT_MOST],
             error=error, kind=end.kind or "", runtime=chosen.runner.name, role=brief.role,
             model=one.model, session=one.session, tokens=tokens, cost=cost, unmetered=unmetered,
-            duration_s=round(duration, 3),
+            duration_s=round(duration, 3), branch=branch,
         )  # fmt: skip
 
     # An attempt
@@ -208,6 +215,7 @@ class Walker:
             await session.interrupt()
         tries = Tries(Finished(ok=False, kind="crash", message="it ended without a last word"))
         asking: set[asyncio.Task[None]] = set()
+        stopped = False
         try:
             async for event in session.prompt(_opening(chosen, brief, text, resumed)):
                 if isinstance(event, Finished):
@@ -218,6 +226,9 @@ class Walker:
                     task.add_done_callback(asking.discard)
                 else:
                     self._take(step, one, event, tries)
+                    if tries.over and not stopped:
+                        stopped = True
+                        await session.interrupt()
         finally:
             for task in asking:
                 task.cancel()
@@ -226,6 +237,10 @@ class Walker:
                 self._kept[step.id] = (chosen.runner.name, session)
             else:
                 await session.close()
+        if tries.over and not tries.finished.ok:
+            tries.finished = Finished(
+                ok=False, text=tries.finished.text, kind="budget", message=tries.over
+            )
         return tries
 
     def _is_continued(self, step: Step) -> bool:
@@ -257,7 +272,7 @@ class Walker:
             session=(taken_up or None) if runner.capabilities.resume else None,
             new_session=_uuid(),
             mcp=self._mcp if runner.capabilities.mcp else (),
-            endpoint=await self._purse.endpoint(step, chosen.probe),
+            endpoint=await self._purse.endpoint(step, chosen),
             bypass=self._task.bypass,
             title=f"{runner.name}: {step.id}",
         )
@@ -282,10 +297,11 @@ class Walker:
                 )
             case Used():
                 tokens = Tokens(event.input, event.output, event.cache_read, event.cache_write)
-                self._purse.used(step.id, event)
                 self._teller.tell(StepUsed(step=step.id, model=event.model, tokens=tokens))
+                tries.over = tries.over or self._purse.used(step.id, event)
             case ToolBegan() | ToolEnded():
                 tries.tools += isinstance(event, ToolBegan)
+                self._printer.end(step.id)
                 self._note(step, event)
             case _:
                 self._note(step, event)

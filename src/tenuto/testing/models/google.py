@@ -39,7 +39,7 @@ _STATUSES = {
 def _result(part: Given) -> Result:
     told = mapped(part.get("response"))
     call_id = str(part.get("id") or part.get("name") or "")
-    for key in ("error", "output", "result"):
+    for key in ("error", "output", "result", "return_value"):
         if isinstance(told.get(key), str):
             return Result(call_id, str(told[key]), key == "error")
     return Result(call_id, json.dumps(told), "error" in told)
@@ -49,7 +49,8 @@ def _tools(given: Given) -> dict[str, Tool]:
     tools: list[Tool] = []
     for group in listed(given.get("tools")):
         for one in listed(group.get("functionDeclarations") or group.get("function_declarations")):
-            schema = mapped(one.get("parametersJsonSchema") or one.get("parameters"))
+            schema = one.get("parametersJsonSchema") or one.get("parameters_json_schema")
+            schema = mapped(schema or one.get("parameters"))
             tools.append(Tool(str(one.get("name", "")), texted(one.get("description")), schema))
     return named(tools)
 

@@ -18,7 +18,7 @@ from tenuto.testing.models.google import GOOGLE
 from tenuto.testing.models.messages import MESSAGES
 from tenuto.testing.models.responses import RESPONSES
 from tenuto.testing.models.scripts import spoken
-from tenuto.testing.models.shapes import Dialect, Given, Piece, Read, Turn, mapped, turn, up
+from tenuto.testing.models.shapes import Dialect, Given, Piece, Turn, mapped, turn, up
 from tenuto.testing.models.steps import (
     Answer,
     Cut,
@@ -50,6 +50,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = False
     block_on_close = True
+    request_queue_size = 1024  # many clients may come at once, and none is to be refused
 
     def __init__(self, model: Model, port: int) -> None:
         """Listen on loopback."""
@@ -136,21 +137,20 @@ class _Handler(BaseHTTPRequestHandler):
             name = "totalTokens" if dialect is GOOGLE else "input_tokens"
             self._document(200, {name: up(len(text), 4)})
             return
-        if dialect is GOOGLE:
-            given["model"] = found.group(1)
-            given["stream"] = "stream" in found.group()
-        self._ask(dialect, given, text)
+        model, stream = str(given.get("model") or ""), bool(given.get("stream"))
+        if dialect is GOOGLE:  # its paths say both
+            model, stream = found.group(1), "stream" in found.group()
+        self._ask(dialect, given, text, model, stream)
 
-    def _ask(self, dialect: Dialect, given: Given, text: str) -> None:
+    def _ask(self, dialect: Dialect, given: Given, text: str, model: str, stream: bool) -> None:
         try:
             read = dialect.read(given)
         except Exception as error:  # whatever a client sends, it is told, and so is the test
             self.model.fault(f"POST {self.path}: {error!r}: {text[:200]!r}")
             self._document(400, dialect.error(400, "", f"the request is odd: {error!r}", None))
             return
-        seen = _seen(dialect, given, read)
-        seen.path = self.path
-        seen.headers = {name.lower(): value for name, value in self.headers.items()}
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        seen = Seen(*read, given, dialect.name, model, stream, self.path, headers)
         answer, scripted = self.model.answer(seen)
         if not scripted:
             self.model.note(f"POST {self.path} {text[:200]!r}")
@@ -198,11 +198,6 @@ def _end(path: str) -> tuple[re.Match[str], Dialect, str] | None:
         if found is not None:
             return found, dialect, way
     return None
-
-
-def _seen(dialect: Dialect, given: Given, read: Read) -> Seen:
-    model, stream = str(given.get("model") or ""), bool(given.get("stream"))
-    return Seen(*read, raw=given, dialect=dialect.name, model=model, stream=stream)
 
 
 class _Reply:

@@ -1,0 +1,259 @@
+"""The agents we know how to start: OpenCode, Codex, Gemini; and any other, by its command.
+
+Without an endpoint an agent runs as its user has it: own login, own settings, own sessions. With one
+it is pointed at the gateway. Codex and Gemini then get a configuration home of their own, below the
+`home` that the runner was made with: `<home>/codex`, `<home>/gemini`. It holds their sessions too, so
+a session can be taken up only by a runner with the same `home`: give it a folder that lives as long
+as the task. OpenCode takes its configuration from the environment, and keeps its sessions where it
+always does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tenuto.core.runs import Capabilities, Probe, RunRequest
+from tenuto.runners.acp import HELLO, AcpRunner, Launch
+from tenuto.runners.acp_probe import greeted, version_of
+
+_TALKS = Capabilities(
+    interrupt=True, resume=True, permissions=True, mcp=True, metered=True, usage="turn"
+)
+_TOKEN = "TENUTO_MODEL_TOKEN"
+_WINDOW = {"context": 200_000, "output": 32_000}
+
+
+def open_code(program: str = "opencode") -> AcpRunner:
+    """Return OpenCode, which speaks ACP itself."""
+    install = "npm install -g opencode-ai"
+
+    def launch(request: RunRequest) -> Launch:
+        env = {
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_CONFIG_CONTENT": json.dumps(open_code_config(request)),
+            "PWD": request.cwd,  # it believes this rather than its directory
+        }
+        if request.endpoint is not None:
+            env["OPENCODE_DISABLE_MODELS_FETCH"] = "1"
+        return Launch(argv=(program, "acp"), env=env)
+
+    async def look(environ: Mapping[str, str]) -> Probe:
+        return await version_of("OpenCode", program, environ, "1.0", install)
+
+    hint = "log in with `opencode auth login`, or set the key of a provider"
+    return AcpRunner(
+        "open-code", family="mcp", launch=launch, look=look, capabilities=_TALKS, hint=hint
+    )
+
+
+def open_code_config(request: RunRequest) -> dict[str, Any]:
+    """Return what OpenCode is configured with, on top of what its user has.
+
+    By itself it asks for nothing; so it is told to, unless the request lets it do everything.
+    """
+    verdict = "allow" if request.bypass else "ask"
+    config: dict[str, Any] = {
+        "autoupdate": False,
+        "share": "disabled",
+        "permission": {"edit": verdict, "bash": verdict, "webfetch": verdict},
+    }
+    if request.bypass:
+        config["permission"]["external_directory"] = "allow"
+    if request.endpoint is None:
+        if request.model:
+            config["model"] = request.model
+        return config
+    provider, _, name = request.model.rpartition("/")
+    if provider == "anthropic":
+        package, base = "@ai-sdk/anthropic", f"{request.endpoint.url}/anthropic/v1"
+    else:
+        package, base = "@ai-sdk/openai-compatible", f"{request.endpoint.url}/openai/v1"
+        name = request.model.removeprefix("openai/")
+    model = {"name": name, "tool_call": True, "limit": _WINDOW}
+    config |= {
+        "model": f"tenuto/{name}",
+        "small_model": f"tenuto/{name}",
+        "enabled_providers": ["tenuto"],  # every other would go around the gateway
+        "provider": {
+            "tenuto": {
+                "npm": package,
+                "options": {"baseURL": base, "apiKey": request.endpoint.token},
+                "models": {name: model},
+            }
+        },
+    }
+    return config
+
+
+_CODEX_CONFIG = """\
+# Made by Tenuto for one task: requests go through its gateway. Sessions of the task are here too.
+{model}model_provider = "tenuto"
+check_for_update_on_startup = false
+[analytics]
+enabled = false
+[model_providers.tenuto]
+name = "tenuto"
+base_url = {base}
+env_key = "{token}"
+wire_api = "responses"
+supports_websockets = false
+"""
+
+
+_UNDERSTOOD = {
+    # without this, codex-acp tells a failed turn as a text of the agent, and a good end
+    "jetbrains": {"air": {"version": 1, "capabilities": ["sessionFailure"]}},
+    "terminal_output_delta": True,
+}
+
+
+def codex(home: str, program: str = "codex-acp") -> AcpRunner:
+    """Return Codex, through its ACP adapter."""
+    install = "npm install -g @agentclientprotocol/codex-acp"
+
+    def launch(request: RunRequest) -> Launch:
+        # its own default has a model decide what is allowed: that is for our user to say
+        mode = "agent-full-access" if request.bypass else "workspace-write"
+        env = {"NO_BROWSER": "1", "INITIAL_AGENT_MODE": mode}
+        if request.endpoint is None:
+            return Launch(argv=(program,), env=env, model=request.model, meta=_UNDERSTOOD)
+        own = Path(home) / "codex"
+        # its sandbox breaks if its home is below its folder for temporary files
+        scratch = Path(home) / "codex-tmp"
+        for folder in (own, scratch):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        model = f"model = {json.dumps(request.model)}\n" if request.model else ""
+        base = json.dumps(f"{request.endpoint.url}/openai/v1")
+        config = _CODEX_CONFIG.format(model=model, base=base, token=_TOKEN)
+        (own / "config.toml").write_text(config, encoding="utf-8")
+        env |= {"CODEX_HOME": str(own), "TMPDIR": str(scratch), _TOKEN: request.endpoint.token}
+        unset = ("OPENAI_API_KEY", "CODEX_API_KEY")
+        return Launch(argv=(program,), env=env, unset=unset, meta=_UNDERSTOOD)
+
+    async def look(environ: Mapping[str, str]) -> Probe:
+        found = await version_of("codex-acp", program, environ, "2.0", install)
+        return _codex_login(found, environ) if found.available else found
+
+    able = msgspec.structs.replace(_TALKS, system=True)
+    hint = "run `codex login`, or set OPENAI_API_KEY"
+    return AcpRunner(
+        "codex", family="codex", launch=launch, look=look, capabilities=able, hint=hint
+    )
+
+
+def _codex_login(found: Probe, environ: Mapping[str, str]) -> Probe:
+    if any(environ.get(name) for name in ("CODEX_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")):
+        return found
+    home = environ.get("CODEX_HOME") or os.path.join(environ.get("HOME", ""), ".codex")
+    try:
+        login: Any = json.loads((Path(home) / "auth.json").read_bytes())
+        key, tokens = login.get("OPENAI_API_KEY"), login.get("tokens")
+    except (OSError, ValueError, AttributeError):
+        key = tokens = None
+    if key:
+        return found
+    if tokens:
+        why = "it is logged in with a subscription, whose requests pass no gateway"
+        return msgspec.structs.replace(found, unmetered=why)
+    why = "it is not logged in"
+    return Probe(False, found.version, "auth", why, "run `codex login`, or set OPENAI_API_KEY")
+
+
+def gemini(home: str, program: str = "gemini") -> AcpRunner:
+    """Return Gemini, which speaks ACP itself."""
+    install = "npm install -g @google/gemini-cli"
+
+    def launch(request: RunRequest) -> Launch:
+        argv = [program, "--acp"]
+        if request.model:
+            argv += ["-m", request.model.removeprefix("google/")]
+        if request.bypass:
+            argv += ["--approval-mode", "yolo"]
+        # without this it starts itself a second time, and the first one ignores interrupts
+        env = {"GEMINI_CLI_NO_RELAUNCH": "true"}
+        if request.endpoint is None:
+            _keep_history(_gemini_home({**os.environ, **request.env}), request.session)
+            return Launch(argv=tuple(argv), env=env)
+        own = Path(home) / "gemini"
+        _keep_history(own, request.session)
+        folder = own / ".gemini"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings = json.dumps(_gemini_settings(request), indent=1)
+        (folder / "settings.json").write_text(settings, encoding="utf-8")
+        env |= {
+            "GEMINI_CLI_HOME": str(own),
+            "GOOGLE_GEMINI_BASE_URL": f"{request.endpoint.url}/google",
+            "GEMINI_API_KEY": request.endpoint.token,
+        }
+        unset = ("GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA")
+        return Launch(argv=tuple(argv), env=env, unset=unset)
+
+    async def look(environ: Mapping[str, str]) -> Probe:
+        found = await version_of("gemini", program, environ, "0.40", install)
+        return _gemini_login(found, environ) if found.available else found
+
+    hint = "run `gemini` once and log in, or set GEMINI_API_KEY"
+    return AcpRunner(
+        "gemini", family="gemini", launch=launch, look=look, capabilities=_TALKS, hint=hint
+    )
+
+
+def _gemini_settings(request: RunRequest) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "security": {"auth": {"selectedType": "gemini-api-key"}},
+        "telemetry": {"enabled": False},
+        "privacy": {"usageStatisticsEnabled": False},
+        "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
+    }
+    if request.max_turns is not None:
+        settings["model"] = {"maxSessionTurns": request.max_turns}
+    return settings
+
+
+def _gemini_home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("GEMINI_CLI_HOME") or environ.get("HOME", ""))
+
+
+def _keep_history(home: Path, session: str | None) -> None:
+    """Move a session's file out of Gemini's way before it is loaded.
+
+    The file's name has the minute and the session. If that is still the minute in which the session
+    began, loading it begins the very file anew, and the history is gone before it is read. The file
+    is found by what is in it, so it may have any name that begins the same.
+    """
+    if session is None:
+        return
+    for path in home.glob(f".gemini/tmp/*/chats/session-2*-{session[:8]}.jsonl"):
+        path.rename(path.with_name(path.name.replace("session-", "session-kept-", 1)))
+
+
+def _gemini_login(found: Probe, environ: Mapping[str, str]) -> Probe:
+    keys = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GEMINI_BASE_URL")
+    if any(environ.get(name) for name in keys):
+        return found
+    if (_gemini_home(environ) / ".gemini" / "oauth_creds.json").exists():
+        why = "it is logged in with an account, whose requests pass no gateway"
+        return msgspec.structs.replace(found, unmetered=why)
+    hint = "run `gemini` once and log in, or set GEMINI_API_KEY"
+    return Probe(False, found.version, "auth", "it is not logged in", hint)
+
+
+def by_command(name: str, command: Sequence[str]) -> AcpRunner:
+    """Return an agent that we know nothing of but the command that starts it."""
+    argv = tuple(command)
+
+    def launch(request: RunRequest) -> Launch:
+        return Launch(argv=argv, model=request.model)
+
+    async def look(environ: Mapping[str, str]) -> Probe:
+        return await greeted(name, argv, HELLO, environ)
+
+    able = msgspec.structs.replace(_TALKS, metered=False)
+    hint = f"log in to {name} as its own documentation says"
+    return AcpRunner(name, family=name, launch=launch, look=look, capabilities=able, hint=hint)
