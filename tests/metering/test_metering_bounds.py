@@ -11,6 +11,7 @@ from metering_help import ANTHROPIC, DOLLAR, WAYS, Served, environ_for
 from tenuto.core.budget import BudgetLimits, Grant, Tokens
 from tenuto.core.errors import NotRunning
 from tenuto.engine import budgets
+from tenuto.metering.ledger import Ledger
 from tenuto.testing.models import Model
 from tenuto.testing.models.gates import Gate
 from tenuto.testing.models.steps import Say, Slow
@@ -206,7 +207,7 @@ async def test_a_gateway_that_ends_settles_what_was_under_way(tmp_path, model):
         asking = asyncio.ensure_future(served.post(ANTHROPIC, stream=True))
         await model.shown_soon()
         execution = served.execution
-        ledger = budgets.Ledger(str(tmp_path))
+        ledger = Ledger(str(tmp_path))
     assert isinstance((await asyncio.gather(asking, return_exceptions=True))[0], Exception)
     spend = ledger.spend(execution)
     assert (spend.requests, spend.estimated, spend.unsettled) == (1, 1, 0)

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import signal
+import tempfile
 import threading
 from decimal import Decimal
 from pathlib import Path
@@ -274,12 +275,11 @@ def test_a_step_is_decided_before_it_begins(tmp_path):
     ledger.close()
 
 
-def test_prices_of_the_settings_are_read():
-    class Set(Settings, frozen=True):
-        prices: dict[str, str] = {}  # noqa: RUF012  a Struct's
+def test_the_benchmark_is_right_and_leaves_nothing(tmp_path, monkeypatch, capsys):
+    from tenuto.bench import main as bench
 
-    prices = budgets.prices_of(Set(prices={"opus": "1/2", "mine": "3/4/0.3/5"}))
-    assert prices.cost("opus", Tokens(1_000_000)) == 1
-    assert prices.cost("mine", Tokens(0, 0, 1_000_000, 1_000_000)) == Decimal("5.3")
-    with pytest.raises(InvalidInput):
-        budgets.prices_of(Set(prices={"x": "cheap"}))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert bench.main(["metering", "--quick", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row for row in rows if row["exact"] and not row["met"]] == []
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith("tenuto-bench")] == []

@@ -58,7 +58,8 @@ def listen(home: str, fingerprint: str) -> socket.socket:
     """Return a socket on loopback: on the port of the gateway before, if it is still free."""
     before = read_record(home, fingerprint)
     for port in (before.port if before else 0, 0):
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # named as TCP, for asyncio to send small answers at once
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind(("127.0.0.1", port))
