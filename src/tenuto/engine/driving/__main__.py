@@ -113,7 +113,7 @@ async def _work(
     project = engine.project
     home = os.path.join(project.folder(os.environ[MARK]), "agents")
     printer, desk = Printer(several=False), Desk(teller)
-    briefs = Briefs(task, teller.progress, agents, project.root, os.environ)
+    briefs = Briefs(task, teller.progress, agents, cwd, project.root, os.environ)
     places = Workplaces(
         task, teller.progress, printer, cwd, project.home, os.environ[MARK], os.environ
     )
