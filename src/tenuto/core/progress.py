@@ -81,7 +81,7 @@ class Progress:
             case ev.Decided(n=n):
                 self.asked.pop(n, None)
                 self.decisions[n] = event
-            case ev.BudgetWarned(text=text):
+            case ev.Warned(text=text):
                 self.warnings.append(text)
             case ev.TaskFinished():
                 self.finished = event

@@ -10,9 +10,14 @@ from tenuto.core.execution import Snapshot
 from tenuto.engine.work import Options, Work
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+    from typing import Literal
+
+    from tenuto.core.budget import BudgetLimits
     from tenuto.core.progress import Progress
     from tenuto.core.task_events import Decided
     from tenuto.engine.blocking import BlockingEngine
+    from tenuto.engine.budgets import BudgetReport
     from tenuto.engine.settings import Settings
     from tenuto.engine.watch import Watch
 
@@ -90,3 +95,26 @@ class TaskVerbs:
         from tenuto.engine import tasks
 
         return await self._call(tasks.decide, self._engine, execution_id, False, n, why, by)
+
+    async def budget(self) -> BudgetReport:
+        """Return what was spent today and this month, and what may be."""
+        from tenuto.engine import budgets
+
+        return await self._call(budgets.report, self._engine)
+
+    async def set_budget(self, **limits: Decimal | float | bool | None) -> BudgetLimits:
+        """Set limits in dollars, None for none: daily, monthly, task; and whether they are hard."""
+        from tenuto.engine import budgets
+        from tenuto.engine.settings import parse_dollars
+
+        given = {
+            name: value if value is None or isinstance(value, bool) else parse_dollars(value)
+            for name, value in limits.items()
+        }
+        return await self._call(lambda: budgets.set_limits(self._engine, **given))
+
+    async def reset_budget(self, window: Literal["daily", "monthly"]) -> None:
+        """Let a window count from zero again."""
+        from tenuto.engine import budgets
+
+        await self._call(budgets.reset, self._engine, window, "python")

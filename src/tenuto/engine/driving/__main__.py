@@ -32,6 +32,7 @@ from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.purse import Purse
 from tenuto.engine.driving.stepping import Walker
 from tenuto.engine.driving.teller import Teller
+from tenuto.engine.driving.workplaces import Workplaces
 from tenuto.engine.recover import fold
 from tenuto.engine.settings import Settings, load_settings
 from tenuto.engine.strategies import build_plan, extend
@@ -93,7 +94,8 @@ async def _tell_outcome(teller: Teller, status: str) -> None:
         await teller.outcome("interrupted", "interrupted", "on request")
         return
     failed = [one for one in teller.progress.steps.values() if one.status == "failed"]
-    detail = "; ".join(f"{one.step.id}: {one.error}" for one in failed)
+    told = [f"{one.step.id}: {one.error}" for one in failed]
+    detail = "; ".join(told or teller.progress.warnings)
     kind = failed[0].kind if failed and failed[0].kind else "failed"
     await teller.outcome("failed", "partial" if status == "partial" else kind, detail[:4096])
 
@@ -111,7 +113,10 @@ async def _work(
     project = engine.project
     home = os.path.join(project.folder(os.environ[MARK]), "agents")
     printer, desk = Printer(several=False), Desk(teller)
-    briefs = Briefs(task, teller.progress, agents, cwd, project.root, os.environ)
+    briefs = Briefs(task, teller.progress, agents, project.root, os.environ)
+    places = Workplaces(
+        task, teller.progress, printer, cwd, project.home, os.environ[MARK], os.environ
+    )
     chooser = Chooser(
         lambda name: runner(
             name,
@@ -141,9 +146,9 @@ async def _work(
         return extend(plan, step, output, round_of(plan, step))
 
     purse = Purse(engine, os.environ[MARK], task, agents, teller, desk, printer)
-    driver = Driver(teller, desk, printer, planner, further)
+    driver = Driver(teller, desk, printer, planner, further, places.finish)
     walker = Walker(
-        task, teller, desk, printer, chooser, purse, nursery, briefs.brief,
+        task, teller, desk, printer, chooser, purse, nursery, briefs.brief, places,
         task.permissions or settings.permissions, (_server(project),),
     )  # fmt: skip
 

@@ -23,15 +23,13 @@ class Briefs:
         task: TaskSpec,
         progress: Progress,
         settings: AgentSettings,
-        cwd: str,
         root: str,
         environ: Mapping[str, str],
     ) -> None:
-        """Take the task and where it runs."""
+        """Take the task, and the project whose templates and skills hold."""
         self._task = task
         self._progress = progress
         self._settings = settings
-        self._cwd = cwd
         self._templates = Templates(root, environ)
         self._skills = skills_of(root, environ, settings.skill_paths)
 
@@ -48,7 +46,7 @@ class Briefs:
             tables=settings.selection,
         )
 
-    def brief(self, step: Step, cwd: str | None = None) -> Brief:
+    def brief(self, step: Step, cwd: str) -> Brief:
         """Return everything a step is sent with; raises for a file or skill that is not there."""
         task, choice = self._task, self.choice(step)
         who = self._settings.roles[choice.role]
@@ -59,7 +57,7 @@ class Briefs:
             step.task,
             role=choice.role,
             who=who,
-            cwd=cwd or self._cwd,
+            cwd=cwd,
             skills=[self._skills.get(name) for name in names],
             change=task.change,
             task_id=task.task_id,
@@ -76,7 +74,7 @@ class Briefs:
             system=prompt.system,
             text=prompt.text,
             reason=choice.reason,
-            cwd=cwd or self._cwd,
+            cwd=cwd,
         )
 
     def _previous(self, step: Step, feedback: str | None) -> list[Earlier]:

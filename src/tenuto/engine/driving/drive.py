@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from tenuto.core.errors import TenutoError
 from tenuto.core.plan import Plan, Step
 from tenuto.core.progress import Progress
-from tenuto.core.task_events import PlanExtended, Planned, StepFinished, TaskFinished
+from tenuto.core.task_events import PlanExtended, Planned, StepFinished, TaskFinished, Warned
 from tenuto.engine.driving.asking import Desk
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.teller import Teller
@@ -29,14 +29,21 @@ class Driver:
     """Takes a plan to its end."""
 
     def __init__(
-        self, teller: Teller, desk: Desk, printer: Printer, planner: Planner, extend: Extend
+        self,
+        teller: Teller,
+        desk: Desk,
+        printer: Printer,
+        planner: Planner,
+        extend: Extend,
+        finish: Callable[[], Awaitable[list[str]]],
     ) -> None:
-        """Take the line to the tape and who makes the plan."""
+        """Take the line to the tape, who makes the plan, and what is to be done after the last step."""
         self._teller = teller
         self._desk = desk
         self._printer = printer
         self._planner = planner
         self._extend = extend
+        self._finish = finish
         self._running: dict[str, asyncio.Task[StepFinished]] = {}
         self.stopping = False
 
@@ -67,6 +74,10 @@ class Driver:
             for task in done:
                 await self._ended(task.result())
         status = "interrupted" if self.stopping and not self.progress.done else self.progress.status
+        for problem in await self._finish() if status != "interrupted" else ():
+            self._printer.note(f"warning: {problem}")
+            self._teller.tell(Warned(about="worktree", text=problem))
+            status = "partial" if status == "completed" else status
         await self._teller.safe(self._summary(status))
         return status
 

@@ -44,6 +44,7 @@ from tenuto.engine.driving.choosing import Chooser, Chosen
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.purse import Purse
 from tenuto.engine.driving.teller import Teller
+from tenuto.engine.driving.workplaces import Workplaces
 
 _OUTPUT_MOST = 2 * 1024 * 1024
 _TOLD_MOST = 8 * 1024
@@ -83,7 +84,8 @@ class Walker:
         chooser: Chooser,
         purse: Purse,
         nursery: Callable[[Callable[[str], None]], Nursery],
-        brief: Callable[[Step], Brief],
+        brief: Callable[[Step, str], Brief],
+        places: Workplaces,
         policy: PermissionPolicy,
         mcp: tuple[McpServer, ...] = (),
     ) -> None:
@@ -96,6 +98,7 @@ class Walker:
         self._purse = purse
         self._nursery = nursery
         self._brief = brief
+        self._places = places
         self._policy: PermissionPolicy = policy
         self._mcp = mcp
         self._active: dict[str, AgentSession] = {}
@@ -109,7 +112,8 @@ class Walker:
         began = time.monotonic()
         one = self._teller.progress.steps[step.id]
         await self._purse.before(step)
-        brief = await asyncio.to_thread(self._brief, step)
+        cwd = await asyncio.to_thread(self._places.place, step)
+        brief = self._brief(step, cwd)
         chosen = await self._chooser.choose(step.runtime or self._task.runtime)
         if step.runtime not in (None, chosen.runner.name):
             self._announce(step, str(step.runtime), chosen, chosen.reason)
@@ -183,6 +187,7 @@ class Walker:
         duration: float,
     ) -> StepFinished:
         self._printer.end(step.id)
+        branch = await self._places.ended(step.id)
         tokens, cost, unmetered = await self._purse.spent(step.id)
         stopped = end.interrupted or (self._stopping.is_set() and not end.ok)
         status = "completed" if end.ok else "interrupted" if stopped else "failed"
@@ -191,7 +196,7 @@ class Walker:
             step=step.id, status=status, attempt=attempt, output=end.text[:_OUTPUT_MOST],
             error=error, kind=end.kind or "", runtime=chosen.runner.name, role=brief.role,
             model=one.model, session=one.session, tokens=tokens, cost=cost, unmetered=unmetered,
-            duration_s=round(duration, 3),
+            duration_s=round(duration, 3), branch=branch,
         )  # fmt: skip
 
     # An attempt
@@ -296,6 +301,7 @@ class Walker:
                 tries.over = tries.over or self._purse.used(step.id, event)
             case ToolBegan() | ToolEnded():
                 tries.tools += isinstance(event, ToolBegan)
+                self._printer.end(step.id)
                 self._note(step, event)
             case _:
                 self._note(step, event)
