@@ -25,7 +25,7 @@ from tenuto.core.runs import (
 )
 from tenuto.testing.nursery import PlainNursery
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 AGENTS = [
     "codex",
