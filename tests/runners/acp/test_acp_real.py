@@ -25,18 +25,18 @@ from tenuto.core.runs import (
 )
 from tenuto.testing.nursery import PlainNursery
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
-AGENTS = ["codex", "gemini", "open-code", "open-code anthropic"]
+AGENTS = [
+    "codex",
+    pytest.param("gemini", marks=pytest.mark.full),
+    pytest.param("open-code", marks=pytest.mark.full),
+]
 ACKNOWLEDGED = {"codex": 0.1, "gemini": 0.1, "open-code": 1.5}
 """How soon an interrupt is answered, on a machine that has nothing else to do."""
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=[] if name == "codex" else pytest.mark.full) for name in AGENTS
-    ]
-)
+@pytest.fixture(params=AGENTS)
 def agent(request, tmp_path: Path, nursery: PlainNursery):
     front = Front()
     name = request.param
@@ -45,7 +45,7 @@ def agent(request, tmp_path: Path, nursery: PlainNursery):
     elif name == "gemini":
         made = real_gemini(request.getfixturevalue("agents_installed"), tmp_path / "home")
     else:
-        model = "anthropic/claude-some" if "anthropic" in name else "some-model"
+        model = name.partition(" ")[2] or "some-model"
         made = real_open_code(request.getfixturevalue("clients_installed"), model)
     made.at(tmp_path, front, nursery)
     yield made
@@ -62,6 +62,15 @@ def answering(session, allow: bool):
 
 
 @pytest.mark.promise("R1")
+@pytest.mark.parametrize(
+    "agent",
+    [
+        *AGENTS,
+        pytest.param("open-code anthropic/claude-some", marks=pytest.mark.full),
+        pytest.param("open-code google/gemini-some", marks=pytest.mark.full),
+    ],
+    indirect=True,
+)
 async def test_text_tools_interrupt_and_a_new_process(agent: Real) -> None:
     front = agent.front
     front.play("Hello there.", agent.shell("echo ran > made.txt; echo shown"), "Done with it.")
