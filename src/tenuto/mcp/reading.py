@@ -11,7 +11,6 @@ from tenuto.core.execution import Chunk, Snapshot
 from tenuto.core.quantities import brief_duration, parse_duration
 from tenuto.mcp import replies, task_results
 from tenuto.mcp.arguments import Arguments
-from tenuto.mcp.hearing import Hearing
 from tenuto.mcp.pages import STAMP, Cursor, Room, parse_cursor, parse_result
 from tenuto.mcp.replies import Reply
 
@@ -33,9 +32,9 @@ async def output(service: Service, given: Arguments, caller: Caller) -> Reply:
     if wait is None and until is None:
         snapshot = await service.engine.read(execution_id, after=place.after)
     else:
-        hearing = Hearing(service.engine, execution_id, caller, service.redactor)
-        snapshot = await service.engine.wait(
-            execution_id, service.wait_of(wait), until=until, after=place.after, heard=hearing
+        began = time.monotonic()
+        snapshot = await service.waited(
+            execution_id, service.wait_of(wait), caller, began, place, until
         )
         service.changed()
     return await _told(service, snapshot, place)

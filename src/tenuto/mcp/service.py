@@ -255,16 +255,8 @@ class Service:
         place: Cursor = START,
     ) -> Reply:
         """Wait for an execution that this call is about, and answer with its end or a handover."""
-        hearing = Hearing(self.engine, execution_id, caller, self.redactor)
         try:
-            while True:
-                left = max(0.0, wait - (time.monotonic() - began))
-                snapshot = await self.engine.wait(
-                    execution_id, left, after=place.after, heard=hearing
-                )
-                left = max(0.0, wait - (time.monotonic() - began))
-                if not left or not await task_tools.goes_on(self, snapshot, caller, left):
-                    break
+            snapshot = await self.waited(execution_id, wait, caller, began, place, ask=True)
         except asyncio.CancelledError:
             self._leave(execution_id, time.monotonic() - began)
             raise
@@ -274,6 +266,31 @@ class Service:
         opening = replies.handover(snapshot, time.monotonic() - began)
         page = await self.page(snapshot, place, True)
         return await self.going(snapshot, page, opening, "Current progress")
+
+    async def waited(
+        self,
+        execution_id: str,
+        wait: float,
+        caller: Caller,
+        began: float,
+        place: Cursor,
+        until: str | None = None,
+        ask: bool = False,
+    ) -> Snapshot:
+        """Wait for the end, a text, or somebody being waited for; tell of progress meanwhile.
+
+        A task whose questions are all answered goes on; with `ask` the client's user may be asked.
+        """
+        hearing = Hearing(self.engine, execution_id, caller, self.redactor)
+        while True:
+            left = max(0.0, wait - (time.monotonic() - began))
+            snapshot = await self.engine.wait(
+                execution_id, left, until=until, after=place.after, heard=hearing
+            )
+            left = max(0.0, wait - (time.monotonic() - began))
+            asked = caller if ask else None
+            if not left or not await task_tools.goes_on(self, snapshot, asked, left):
+                return snapshot
 
     async def ended(self, execution_id: str) -> Reply:
         """Answer with an execution that has ended, as a call that waited for it would have."""

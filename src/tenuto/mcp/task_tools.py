@@ -128,7 +128,7 @@ async def not_from_inside(service: Service, execution_id: str = "") -> None:
         inside = here.parent
 
 
-async def goes_on(service: Service, snapshot: Snapshot, caller: Caller, left: float) -> bool:
+async def goes_on(service: Service, snapshot: Snapshot, caller: Caller | None, left: float) -> bool:
     """Tell whether a wait that ended goes on: what was asked is answered, perhaps just now."""
     if snapshot.kind != "task" or snapshot.waiting_for not in DECISIONS:
         return False
@@ -137,7 +137,9 @@ async def goes_on(service: Service, snapshot: Snapshot, caller: Caller, left: fl
         await asyncio.sleep(_MOMENT_S)
         return True
     about_money = {n: one for n, one in asked.items() if one.about == "budget"}
-    if not about_money or not service.engine.settings.budget_elicit or not caller.can_be_asked:
+    if caller is None or not caller.can_be_asked:
+        return False
+    if not about_money or not service.engine.settings.budget_elicit:
         return False
     if caller.asks_by_result:
         raise InputWanted(snapshot.id, about_money)
