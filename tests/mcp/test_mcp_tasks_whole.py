@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import textwrap
+import time
 
 import pytest
 from agents_help import done, with_agents
-from mcp_help import HANDSHAKE, MODERN, TASKS, Place, text
+from mcp_help import HANDSHAKE, MODERN, TASKS, Place, Wire, text
 
 STEPS = [
     {"id": "a", "task": "one"},
@@ -21,6 +21,16 @@ STEPS = [
 @pytest.fixture
 def agents(place: Place) -> Place:
     return with_agents(place)
+
+
+def until_runs(wire: Wire, task: str, step: str) -> None:
+    """Return once a step of a task runs."""
+    limit = time.monotonic() + 60
+    while True:
+        steps = wire.data("engine_status", execution_id=task)["steps"]
+        if any(one["id"] == step and one["status"] == "running" for one in steps):
+            return
+        assert time.monotonic() < limit, steps
 
 
 @pytest.mark.promise("M2")
@@ -162,7 +172,7 @@ def test_an_interrupted_task_says_what_is_saved_and_goes_on_with_resume(agents: 
     wire = agents.wire()
     _, data, _ = done(wire, plan=STEPS, wait=0)
     task = data["execution_id"]
-    wire.data("output", execution_id=task, until="[a] ", wait_s=50)
+    until_runs(wire, task, "b")
     stopped = wire.call("engine_interrupt", execution_id=task)
     assert "Done and saved: a." in text(stopped) and "Not begun: c." in text(stopped)
     assert stopped["structuredContent"]["status"] == "interrupted"
@@ -202,9 +212,8 @@ def test_a_lost_task_goes_on_with_resume(agents: Place):
     wire = agents.wire()
     _, data, _ = done(wire, plan=[STEPS[0], {**STEPS[1], "in_flight": "skip"}], wait=0)
     task = data["execution_id"]
-    wire.data("output", execution_id=task, until="[a] ", wait_s=50)
-    told = agents.cli("--json", "show", "--events", task).stdout.splitlines()
-    events = [json.loads(line) for line in told]
+    until_runs(wire, task, "b")
+    events = agents.document("show", "--events", task)
     (started,) = [one for one in events if one["type"] == "started"]
     os.kill(started["keeper_pid"], signal.SIGKILL)
     lost = wire.call("output", execution_id=task, wait_s=50)
