@@ -16,7 +16,9 @@ def model() -> Iterator[Model]:
     before = set(threading.enumerate())
     with Model() as served:
         yield served
-    left = [one for one in threading.enumerate() if one not in before and "serve" in one.name]
+    ours = ("serve_forever", "process_request")  # and not those of asyncio's pools
+    new = [one for one in threading.enumerate() if one not in before]
+    left = [one for one in new if any(word in one.name for word in ours)]
     assert not left, left
 
 

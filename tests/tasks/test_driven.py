@@ -55,12 +55,12 @@ def test_what_is_told_is_on_the_tape_and_acknowledged_once_it_is_safe(
 ) -> None:
     code = """
 for n in range(1, 4):
-    say(type="tell", events=[{"type": "budget_warned", "text": str(n), "kind": "k"}], n=n)
+    say(type="tell", events=[{"type": "warned", "text": str(n), "kind": "k"}], n=n)
 print([hear() for _ in range(3)])
 """
     snapshot = engine.wait(drive(engine, code), 60)
     assert snapshot.output == str([{"type": "told", "n": n} for n in (1, 2, 3)]) + "\n"
-    warned = events_of(project, snapshot.id, "budget_warned")
+    warned = events_of(project, snapshot.id, "warned")
     assert [one["text"] for one in warned] == ["1", "2", "3"]
 
 
@@ -73,7 +73,7 @@ def test_a_driver_cannot_tell_what_is_the_keepers_to_tell(
 say(type="tell", events=[{{"type": {kind!r}, "state": "succeeded"}}])
 say(type="tell", events=7, n=8)
 assert hear()["error"] == "'int' object is not iterable"
-say(type="tell", events=[{{"type": "budget_warned", "text": "after"}}], n=1)
+say(type="tell", events=[{{"type": "warned", "text": "after"}}], n=1)
 hear()
 sys.exit(3)
 """
@@ -81,13 +81,13 @@ sys.exit(3)
     assert (snapshot.state, snapshot.exit_code) == ("failed", 3)
     kinds = [one["type"] for one in tape_events(project, snapshot.id)]
     assert kinds.count("ended") == 1 and kinds.count("created") == 1
-    assert "budget_warned" in kinds
+    assert "warned" in kinds
 
 
 @pytest.mark.promise("X2")
 def test_a_plain_program_tells_nothing(engine: BlockingEngine, project: Project) -> None:
     code = """
-say(type="tell", events=[{"type": "budget_warned", "text": "no"}])
+say(type="tell", events=[{"type": "warned", "text": "no"}])
 say(type="outcome", state="succeeded")
 say(type="waiting", on="approval", detail="for nobody")
 sys.exit(4)
@@ -97,7 +97,7 @@ sys.exit(4)
     sock.close()
     snapshot = engine.wait(execution_id, 60)
     assert (snapshot.state, snapshot.reason, snapshot.exit_code) == ("failed", "exit", 4)
-    assert not events_of(project, snapshot.id, "budget_warned")
+    assert not events_of(project, snapshot.id, "warned")
     assert not events_of(project, snapshot.id, "waited")
 
 
@@ -114,7 +114,7 @@ def test_a_driver_waits_for_approval_and_is_told_the_decision(engine: BlockingEn
 say(type="waiting", on="approval", detail="may I?")
 print(hear()["allow"], flush=True)
 say(type="continuing")
-say(type="tell", events=[{"type": "budget_warned", "text": "went on"}], n=1)
+say(type="tell", events=[{"type": "warned", "text": "went on"}], n=1)
 hear()
 """
     execution_id = drive(engine, code)

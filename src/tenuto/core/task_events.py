@@ -119,11 +119,13 @@ class Decided(Event, frozen=True, tag="decided"):
     why: str = ""
 
 
-class BudgetWarned(Event, frozen=True, tag="budget_warned"):
-    """A bound was reached and the work went on, as the mode says."""
+class Warned(Event, frozen=True, tag="warned"):
+    """Something is not as it was asked for, and the work went on: a bound that was passed, say."""
 
     text: str
     step: str = ""
+    about: Literal["budget", "review", "rejected", "worktree"] = "budget"
+    """A bound; a review without a verdict, or one that was not satisfied; a branch not merged."""
 
 
 class TaskFinished(Event, frozen=True, tag="task_finished"):
@@ -147,7 +149,7 @@ TaskEvent = (
     | StepFinished
     | Asked
     | Decided
-    | BudgetWarned
+    | Warned
     | TaskFinished
 )
 

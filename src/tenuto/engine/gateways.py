@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TITLE = "metering gateway"
 KEY_NAMES = upstreams.KEY_NAMES
 """Variables that a runtime must not be given when its requests go through a gateway."""
+_MODULE = "tenuto.engine.gateway_main"
 _START_PATIENCE_S = 60.0
 _ANSWER_PATIENCE_S = 5.0
 
@@ -153,7 +154,7 @@ def _start(
     idle_s: float | None,
 ) -> GatewayInfo:
     project = engine.project
-    words = [sys.executable, "-P", "-m", "tenuto.engine.gateway_main", project.root, project.home]
+    words = [sys.executable, "-P", "-m", _MODULE, project.root, project.home]
     if idle_s is not None:
         words.append(str(idle_s))
     # it belongs to nobody: what started it may end, and it serves the next

@@ -13,6 +13,7 @@ from tenuto.engine.work import Options, Work
 
 if TYPE_CHECKING:
     from decimal import Decimal
+    from typing import Literal
 
     from tenuto.core.budget import BudgetLimits
     from tenuto.core.progress import Progress
@@ -131,19 +132,24 @@ class TaskVerbs:
     # Budgets
 
     async def budget(self, most: int = 20) -> BudgetReport:
-        """Return what was spent, and what may be; with the newest executions' spend."""
+        """Return what was spent today and this month, and what may be; and by the newest executions."""
         from tenuto.engine import budgets
 
         return await self._call(budgets.report, self._engine, most)
 
-    async def set_budget(self, **limits: Decimal | bool | None) -> BudgetLimits:
-        """Set the project's limits (daily, monthly, task in dollars, None for none; hard)."""
+    async def set_budget(self, **limits: Decimal | float | bool | None) -> BudgetLimits:
+        """Set limits in dollars, None for none: daily, monthly, task; and whether they are hard."""
         from tenuto.engine import budgets
+        from tenuto.engine.settings import parse_dollars
 
-        return await self._call(lambda: budgets.set_limits(self._engine, **limits))
+        given = {
+            name: value if value is None or isinstance(value, bool) else parse_dollars(value)
+            for name, value in limits.items()
+        }
+        return await self._call(lambda: budgets.set_limits(self._engine, **given))
 
-    async def reset_budget(self, window: str, by: str = "") -> None:
-        """Let a window, daily or monthly, count from zero again."""
+    async def reset_budget(self, window: Literal["daily", "monthly"], by: str = "python") -> None:
+        """Let a window count from zero again."""
         from tenuto.engine import budgets
 
         await self._call(budgets.reset, self._engine, window, by)

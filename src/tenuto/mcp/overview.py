@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _TASKS = 20
 _EXECUTIONS = 10
-_WINDOWS = {"day": "daily", "month": "monthly"}
+_WINDOWS: dict[str, Literal["daily", "monthly"]] = {"day": "daily", "month": "monthly"}
 
 
 async def status(service: Service, given: Arguments, caller: Caller) -> Reply:

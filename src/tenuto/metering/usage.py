@@ -72,11 +72,10 @@ class Events:
         self._raw, self._data, self._size = [], [], 0
         return event
 
-    def end(self) -> tuple[bytes, bytes]:
-        """Return what is left without the empty line that ends an event."""
-        for _ in self.feed(b"\n"):  # a line without an end is a line all the same
-            pass
-        return self._take()
+    def end(self) -> list[bytes]:
+        """Return the data of what is left, though no empty line ends it."""
+        left = [data for _, data in self.feed(b"\n")]  # a line without an end is one all the same
+        return [*left, self._take()[1]]
 
     def remainder(self) -> bytes:
         """Return the bytes that no event was made of yet."""
@@ -178,7 +177,8 @@ class Reader:
     def end(self, asked: int = 0) -> Usage:
         """Return what the request used; `asked` tokens are put in for input that was not told."""
         if self.kind == "events":
-            self.take(self._events.end()[1])
+            for data in self._events.end():
+                self.take(data)
         elif self.kind == "whole":
             value = parsed(b"".join(self._whole)) if self._size <= _MOST else {}
             if value:

@@ -170,7 +170,7 @@ def gemini(home: str, program: str = "gemini") -> AcpRunner:
     install = "npm install -g @google/gemini-cli"
 
     def launch(request: RunRequest) -> Launch:
-        argv = [program, "--acp"]
+        argv = [program, "--acp", "--skip-trust"]
         if request.model:
             argv += ["-m", request.model.removeprefix("google/")]
         if request.bypass:

@@ -19,6 +19,7 @@ from tenuto.core.plan import Plan, Step
 from tenuto.core.ports import Nursery
 from tenuto.core.rounds import round_of
 from tenuto.core.runs import McpServer
+from tenuto.core.task_events import Warned
 from tenuto.core.tasks import TaskSpec
 from tenuto.dispatch.fresh import FreshLauncher
 from tenuto.engine.agent_settings import AgentSettings, load_agent_settings
@@ -32,9 +33,10 @@ from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.purse import Purse
 from tenuto.engine.driving.stepping import Walker
 from tenuto.engine.driving.teller import Teller
+from tenuto.engine.driving.workplaces import Workplaces
 from tenuto.engine.recover import fold
 from tenuto.engine.settings import Settings, load_settings
-from tenuto.engine.strategies import build_plan, extend
+from tenuto.engine.strategies import build_plan, extend, review_verdict
 from tenuto.engine.tasks import progress_of, result_document, task_of
 from tenuto.keeper.procfs import MARK
 from tenuto.stores.layout import Project
@@ -93,7 +95,8 @@ async def _tell_outcome(teller: Teller, status: str) -> None:
         await teller.outcome("interrupted", "interrupted", "on request")
         return
     failed = [one for one in teller.progress.steps.values() if one.status == "failed"]
-    detail = "; ".join(f"{one.step.id}: {one.error}" for one in failed)
+    told = [f"{one.step.id}: {one.error}" for one in failed]
+    detail = "; ".join(told or teller.progress.warnings)
     kind = failed[0].kind if failed and failed[0].kind else "failed"
     await teller.outcome("failed", "partial" if status == "partial" else kind, detail[:4096])
 
@@ -112,6 +115,9 @@ async def _work(
     home = os.path.join(project.folder(os.environ[MARK]), "agents")
     printer, desk = Printer(several=False), Desk(teller)
     briefs = Briefs(task, teller.progress, agents, cwd, project.root, os.environ)
+    places = Workplaces(
+        task, teller.progress, printer, cwd, project.home, os.environ[MARK], os.environ
+    )
     chooser = Chooser(
         lambda name: runner(
             name,
@@ -137,13 +143,21 @@ async def _work(
         )
         return built.strategy, built.plan, built.reason
 
-    def further(plan: Plan, step: Step, output: str) -> tuple[Step, ...]:
-        return extend(plan, step, output, round_of(plan, step))
+    def further(plan: Plan, step: Step, output: str) -> tuple[tuple[Step, ...], Warned | None]:
+        more = extend(plan, step, output, round_of(plan, step))
+        verdict = None if more else review_verdict(output)
+        if more or verdict == "approve":
+            return more, None
+        if verdict == "send_back":
+            text = f"{step.id} still sends {step.reviews} back, and no round is left"
+            return (), Warned(text=text, step=step.id, about="rejected")
+        text = f"{step.id} gave no verdict on {step.reviews}: it is taken as it is"
+        return (), Warned(text=text, step=step.id, about="review")
 
     purse = Purse(engine, os.environ[MARK], task, agents, teller, desk, printer)
-    driver = Driver(teller, desk, printer, planner, further)
+    driver = Driver(teller, desk, printer, planner, further, places.finish)
     walker = Walker(
-        task, teller, desk, printer, chooser, purse, nursery, briefs.brief,
+        task, teller, desk, printer, chooser, purse, nursery, briefs.brief, places,
         task.permissions or settings.permissions, (_server(project),),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from tenuto.core.errors import TenutoError
 from tenuto.core.plan import Plan, Step
 from tenuto.core.progress import Progress
-from tenuto.core.task_events import PlanExtended, Planned, StepFinished, TaskFinished
+from tenuto.core.task_events import PlanExtended, Planned, StepFinished, TaskFinished, Warned
 from tenuto.engine.driving.asking import Desk
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.teller import Teller
@@ -21,22 +21,29 @@ Planner = Callable[[], tuple[str, Plan, str]]
 """Returns the strategy's name, its plan, and why that one."""
 Walk = Callable[[Step], Awaitable[StepFinished]]
 """Runs one step to its end and tells how it ended; the end is recorded by the driver."""
-Extend = Callable[[Plan, Step, str], tuple[Step, ...]]
-"""Returns the steps that a finished step's output calls for, if any."""
+Extend = Callable[[Plan, Step, str], tuple[tuple[Step, ...], Warned | None]]
+"""Returns the steps that a review calls for, if any, or what is to be said about it."""
 
 
 class Driver:
     """Takes a plan to its end."""
 
     def __init__(
-        self, teller: Teller, desk: Desk, printer: Printer, planner: Planner, extend: Extend
+        self,
+        teller: Teller,
+        desk: Desk,
+        printer: Printer,
+        planner: Planner,
+        extend: Extend,
+        finish: Callable[[], Awaitable[list[str]]],
     ) -> None:
-        """Take the line to the tape and who makes the plan."""
+        """Take the line to the tape, who makes the plan, and what is to be done after the last step."""
         self._teller = teller
         self._desk = desk
         self._printer = printer
         self._planner = planner
         self._extend = extend
+        self._finish = finish
         self._running: dict[str, asyncio.Task[StepFinished]] = {}
         self.stopping = False
 
@@ -66,7 +73,11 @@ class Driver:
             )
             for task in done:
                 await self._ended(task.result())
-        status = "interrupted" if self.stopping and not self.progress.done else self.progress.status
+        stopped = self.stopping and not self.progress.done
+        for problem in await self._finish() if not stopped else ():
+            self._printer.note(f"warning: {problem}")
+            self._teller.tell(Warned(about="worktree", text=problem))
+        status = "interrupted" if stopped else self.progress.status
         await self._teller.safe(self._summary(status))
         return status
 
@@ -92,12 +103,15 @@ class Driver:
         """Record the end of a step together with what follows from it."""
         plan = self.progress.plan
         assert plan is not None
-        events: list[StepFinished | PlanExtended] = [finished]
+        events: list[StepFinished | PlanExtended | Warned] = [finished]
         step = self.progress.steps[finished.step].step
         if finished.status == "completed" and step.reviews is not None:
-            more = self._extend(plan, step, finished.output)
+            more, remark = self._extend(plan, step, finished.output)
             if more:
                 events.append(PlanExtended(steps=more, because=f"{step.id} sent it back"))
+            if remark is not None:
+                self._printer.note(f"warning: {remark.text}")
+                events.append(remark)
         elif finished.status == "failed":
             events += [
                 StepFinished(

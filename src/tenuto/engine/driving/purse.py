@@ -19,7 +19,7 @@ from tenuto.core.budget import Admission, BudgetLimits, Grant, Tokens
 from tenuto.core.errors import BudgetReached
 from tenuto.core.plan import Step
 from tenuto.core.runs import Endpoint, Used
-from tenuto.core.task_events import BudgetWarned
+from tenuto.core.task_events import Warned
 from tenuto.core.tasks import TaskSpec
 from tenuto.engine import budgets, gateways
 from tenuto.engine.agent_settings import AgentSettings
@@ -112,7 +112,7 @@ class Purse:
         budgets.approve(self._ledger, self._execution)
 
     def _warn(self, step: str, text: str) -> None:
-        self._teller.tell(BudgetWarned(text=text, step=step))
+        self._teller.tell(Warned(text=text, step=step))
         self._printer.note(f"[{step}] warning: {text}")
 
     # Requests

@@ -44,6 +44,7 @@ from tenuto.engine.driving.choosing import Chooser, Chosen
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.purse import Purse
 from tenuto.engine.driving.teller import Teller
+from tenuto.engine.driving.workplaces import Workplaces
 
 _OUTPUT_MOST = 2 * 1024 * 1024
 _TOLD_MOST = 8 * 1024
@@ -59,6 +60,8 @@ class Brief(msgspec.Struct, frozen=True):
     text: str
     reason: str
     cwd: str
+    alone: str = ""
+    """The same, for a session that is new where one was to go on; empty where there is none."""
 
 
 class Tries(msgspec.Struct):
@@ -83,7 +86,8 @@ class Walker:
         chooser: Chooser,
         purse: Purse,
         nursery: Callable[[Callable[[str], None]], Nursery],
-        brief: Callable[[Step], Brief],
+        brief: Callable[[Step, str], Brief],
+        places: Workplaces,
         policy: PermissionPolicy,
         mcp: tuple[McpServer, ...] = (),
     ) -> None:
@@ -96,6 +100,7 @@ class Walker:
         self._purse = purse
         self._nursery = nursery
         self._brief = brief
+        self._places = places
         self._policy: PermissionPolicy = policy
         self._mcp = mcp
         self._active: dict[str, AgentSession] = {}
@@ -109,7 +114,8 @@ class Walker:
         began = time.monotonic()
         one = self._teller.progress.steps[step.id]
         await self._purse.before(step)
-        brief = await asyncio.to_thread(self._brief, step)
+        cwd = await asyncio.to_thread(self._places.place, step)
+        brief = self._brief(step, cwd)
         chosen = await self._chooser.choose(step.runtime or self._task.runtime)
         if step.runtime not in (None, chosen.runner.name):
             self._announce(step, str(step.runtime), chosen, chosen.reason)
@@ -183,6 +189,7 @@ class Walker:
         duration: float,
     ) -> StepFinished:
         self._printer.end(step.id)
+        branch = await self._places.ended(step.id)
         tokens, cost, unmetered = await self._purse.spent(step.id)
         stopped = end.interrupted or (self._stopping.is_set() and not end.ok)
         status = "completed" if end.ok else "interrupted" if stopped else "failed"
@@ -191,7 +198,7 @@ class Walker:
             step=step.id, status=status, attempt=attempt, output=end.text[:_OUTPUT_MOST],
             error=error, kind=end.kind or "", runtime=chosen.runner.name, role=brief.role,
             model=one.model, session=one.session, tokens=tokens, cost=cost, unmetered=unmetered,
-            duration_s=round(duration, 3),
+            duration_s=round(duration, 3), branch=branch,
         )  # fmt: skip
 
     # An attempt
@@ -201,32 +208,19 @@ class Walker:
     ) -> Tries:
         resumed = bool(one.session) and chosen.runner.capabilities.resume
         try:
-            session = await self._open(step, one, chosen, brief, model)
+            session, goes_on = await self._open(step, one, chosen, brief, model)
         except RunnerFailed as error:
             kind: Any = error.kind
             return Tries(Finished(ok=False, kind=kind, message=str(error)))
         self._active[step.id] = session
-        if self._stopping.is_set():
-            await session.interrupt()
+        if not goes_on and brief.alone:
+            text = text.replace(brief.text, brief.alone)
         tries = Tries(Finished(ok=False, kind="crash", message="it ended without a last word"))
-        asking: set[asyncio.Task[None]] = set()
-        stopped = False
         try:
-            async for event in session.prompt(_opening(chosen, brief, text, resumed)):
-                if isinstance(event, Finished):
-                    tries.finished = event
-                elif isinstance(event, PermissionAsked):
-                    task = asyncio.create_task(self._permit(step, session, event))
-                    asking.add(task)
-                    task.add_done_callback(asking.discard)
-                else:
-                    self._take(step, one, event, tries)
-                    if tries.over and not stopped:
-                        stopped = True
-                        await session.interrupt()
+            if self._stopping.is_set():
+                await session.interrupt()
+            await self._listen(step, one, session, _opening(chosen, brief, text, resumed), tries)
         finally:
-            for task in asking:
-                task.cancel()
             self._active.pop(step.id, None)
             if tries.finished.ok and self._is_continued(step):
                 self._kept[step.id] = (chosen.runner.name, session)
@@ -238,17 +232,40 @@ class Walker:
             )
         return tries
 
+    async def _listen(
+        self, step: Step, one: StepProgress, session: AgentSession, prompt: str, tries: Tries
+    ) -> None:
+        """Take what comes of a prompt, until its last word."""
+        asking: set[asyncio.Task[None]] = set()
+        stopped = False
+        try:
+            async for event in session.prompt(prompt):
+                if isinstance(event, Finished):
+                    tries.finished = event
+                elif isinstance(event, PermissionAsked):
+                    task = asyncio.create_task(self._permit(step, session, event))
+                    asking.add(task)
+                    task.add_done_callback(asking.discard)
+                else:
+                    self._take(step, one, event, tries)
+                if tries.over and not stopped:
+                    stopped = True
+                    await session.interrupt()
+        finally:
+            for task in asking:
+                task.cancel()
+
     def _is_continued(self, step: Step) -> bool:
         steps = self._teller.progress.steps.values()
         return any(one.step.continues == step.id and one.open for one in steps)
 
     async def _open(
         self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str
-    ) -> AgentSession:
-        """Return the session to speak in: one that is open, one taken up again, or a new one."""
+    ) -> tuple[AgentSession, bool]:
+        """Return the session to speak in, and whether it is one that goes on."""
         before = self._kept.pop(step.continues, None) if step.continues else None
         if before is not None and before[0] == chosen.runner.name:
-            return before[1]
+            return before[1], True
         if before is not None:
             await before[1].close()
         taken_up = one.session or self._earlier(step, chosen.runner.name)
@@ -271,7 +288,8 @@ class Walker:
             bypass=self._task.bypass,
             title=f"{runner.name}: {step.id}",
         )
-        return await runner.open(request, self._nursery(started))
+        session = await runner.open(request, self._nursery(started))
+        return session, request.session is not None
 
     def _earlier(self, step: Step, runtime: str) -> str:
         """Return the session of the step that this one goes on from, if it was this runtime's."""
@@ -296,6 +314,7 @@ class Walker:
                 tries.over = tries.over or self._purse.used(step.id, event)
             case ToolBegan() | ToolEnded():
                 tries.tools += isinstance(event, ToolBegan)
+                self._printer.end(step.id)
                 self._note(step, event)
             case _:
                 self._note(step, event)

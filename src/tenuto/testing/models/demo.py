@@ -28,13 +28,20 @@ _SHELLS = (
 _FILE = "fizzbuzz.py"
 _CODE = """\
 def fizzbuzz(n):
-    return "FizzBuzz"[4 * (n % 3 > 0) : 8 - 4 * (n % 5 > 0)] or str(n)
+    if n % 3 == 0:
+        return "Fizz"
+    if n % 5 == 0:
+        return "Buzz"
+    return str(n)
 
 
 if __name__ == "__main__":
     print(" ".join(fizzbuzz(n) for n in range(1, 16)))
 """
+_FIX = '    if n % 15 == 0:\n        return "FizzBuzz"\n'
+_RIGHT = _CODE.replace("(n):\n", f"(n):\n{_FIX}", 1)
 _WANTED = "1 2 Fizz 4 Buzz Fizz 7 8 Fizz Buzz 11 Fizz 13 14 FizzBuzz"
+_ASKED = f"It must print {_WANTED!r}"
 
 
 def _shell(seen: Seen, command: str) -> Call:
@@ -56,44 +63,64 @@ def _shell(seen: Seen, command: str) -> Call:
     raise AssertionError(f"no shell among {sorted(seen.tools)}")
 
 
-def _can(seen: Seen) -> bool:
-    return any(name in seen.tools for name in _SHELLS)
-
-
-def _run(why: str, command: str) -> Callable[[Seen], Answer]:
-    def step(seen: Seen) -> Answer:
-        if not _can(seen):
-            return f"{LABEL} I was given no shell, so I did nothing."
+def _use(seen: Seen, why: str, command: str, name: str = "", **arguments: str) -> Answer:
+    """Return a call of a shell, or of a tool for files in its place; else say that there is none."""
+    if any(one in seen.tools for one in _SHELLS):
         return Say(f"{LABEL} {why}", _shell(seen, command))
+    if name in seen.tools:
+        return Say(f"{LABEL} {why}", Call(name, **arguments))
+    return f"{LABEL} I was given neither a shell nor {name}, so I did nothing."
 
-    return step
+
+def _look(seen: Seen) -> Answer:
+    return _use(seen, "I look at what is there.", "ls -la", "list_files")
 
 
-def _planned(seen: Seen) -> Answer:
+def _designed(seen: Seen) -> Answer:
     del seen
-    plan = {
-        "steps": [
-            {"id": "write", "task": f"Write {_FILE} and run it.", "role": "developer"},
-            {
-                "id": "review", "task": f"Review {_FILE}: run it, compare.", "role": "reviewer",
-                "depends_on": ["write"], "reviews": "write",
-            },
-        ]
-    }  # fmt: skip
-    return f"{LABEL}\n```json\n{json.dumps(plan, indent=2)}\n```"
+    return (
+        f"{LABEL} The design: one file, {_FILE}, with a function fizzbuzz(n) that returns a word, "
+        "and a main part that prints the words of 1 to 15. The reviewer runs it and compares."
+    )
+
+
+def _write(seen: Seen) -> Answer:
+    """Write it with a mistake in it; rightly, once a reviewer has said so."""
+    return _written(seen, _RIGHT if _ASKED in seen.text else _CODE)
+
+
+def _write_rightly(seen: Seen) -> Answer:
+    return _written(seen, _RIGHT)
+
+
+def _written(seen: Seen, code: str) -> Answer:
+    command = f"cat > {_FILE} <<'END'\n{code}END\npython3 {_FILE}"
+    return _use(seen, "I write it.", command, "write_file", path=_FILE, content=code)
+
+
+def _printed(seen: Seen) -> str:
+    """Return what a program printed, without what the tool says about its run."""
+    return seen.last.partition("\n\nExecution ")[0]
 
 
 def _built(seen: Seen) -> Answer:
-    works = _WANTED in seen.last
-    return f"{LABEL} {_FILE} is written; run, it " + (
-        "prints what it should." if works else f"prints something else:\n{seen.last}"
+    ran = "1 2 Fizz" in seen.last
+    return f"{LABEL} {_FILE} is written" + (
+        f"; it prints:\n{_printed(seen)}" if ran else ", not run."
     )
+
+
+def _check(seen: Seen) -> Answer:
+    command = f"cat {_FILE} && python3 {_FILE}"
+    return _use(seen, "I look at it and run it.", command, "read_file", path=_FILE)
 
 
 def _reviewed(seen: Seen) -> Answer:
     if _WANTED in seen.last:
-        return f"{LABEL} I ran {_FILE} and compared its output. APPROVED"
-    return f"{LABEL} CHANGES REQUESTED: {_FILE} should print {_WANTED!r}, but:\n{seen.last}"
+        return f"{LABEL} I ran {_FILE}: it prints what it must.\n\nVerdict: approved"
+    if "1 2 Fizz" not in seen.last and "n % 15" in seen.last:
+        return f"{LABEL} I read {_FILE}, without a shell to run it.\n\nVerdict: approved"
+    return f"{LABEL} {_ASKED}, and does not:\n{_printed(seen)}\n\nVerdict: send back"
 
 
 def _speaks(*words: str) -> Callable[[Seen], bool]:
@@ -104,17 +131,20 @@ def _speaks(*words: str) -> Callable[[Seen], bool]:
     return fits
 
 
+def _named(*names: str) -> Callable[[Seen], bool]:
+    return _speaks(*(f"you are {one}" for one in names), f"role: {names[0].split()[-1]}")
+
+
 def load_demo(model: Model) -> None:
-    """Let a model play the three roles, picked by what their prompts say they are."""
-    write = f"cat > {_FILE} <<'END'\n{_CODE}END\npython3 {_FILE}"
-    look = _run("I look at what is there.", "ls -la")
-    model.when(_speaks("you are a reviewer", "you are the reviewer", "role: reviewer"),
-               _run("I run it.", f"cat {_FILE} && python3 {_FILE}"), _reviewed)  # fmt: skip
-    model.when(_speaks("you are a developer", "you are a senior developer", "you are the developer", "role: developer"),
-               _run("I write it and run it.", write), _built)  # fmt: skip
-    model.when(_speaks("you are an architect", "you are the architect", "role: architect"),
-               look, _planned)  # fmt: skip
-    model.play(_run("I write it and run it.", write), _built)
+    """Let a model play three roles, picked by what their prompts say they are.
+
+    The developer's first work has a mistake, the reviewer finds it by running it, and sends it back.
+    """
+    model.when(_named("a reviewer", "the reviewer"), *[_check, _reviewed] * 4)
+    model.when(_named("an architect", "the architect"), *[_look, _designed] * 4)
+    roles = _named("a developer", "a senior developer", "the developer")
+    model.when(roles, *[_write, _built] * 4)
+    model.play(*[_write_rightly, _built] * 4)
 
 
 def _call(raw: dict[str, Any]) -> Call:
