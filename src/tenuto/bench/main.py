@@ -20,6 +20,7 @@ from tenuto.bench import (
     starting,
     startup,
     storage,
+    tasks,
 )
 from tenuto.bench.table import Row, as_document, conditions, heading, line, say
 
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "sandbox": sandboxing.sandbox,
     "hostcalls": hostcalls.hostcalls,
     "deno": deno.deno,
+    "tasks": tasks.tasks,
 }
 
 
