@@ -13,13 +13,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 from tenuto.bench.place import Place
 from tenuto.bench.startup import seconds, tenuto_words
 from tenuto.bench.table import Row, at_most, median, none_of, times_at_most
-from tenuto.core.execution import Snapshot
 from tenuto.core.plan import Plan, Step
 from tenuto.core.ports import Nursery
 from tenuto.core.runs import Capabilities, Finished, Probe, RunEvent, RunRequest
@@ -123,9 +122,7 @@ def _engine(place: Place) -> Engine:
 
 
 def _chain(count: int) -> Plan:
-    return Plan(
-        tuple(Step(f"s{n}", "nothing", (f"s{n - 1}",) if n else ()) for n in range(count))
-    )
+    return Plan(tuple(Step(f"s{n}", "nothing", (f"s{n - 1}",) if n else ()) for n in range(count)))
 
 
 def _wide(count: int) -> Plan:
