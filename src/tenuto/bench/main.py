@@ -21,6 +21,7 @@ from tenuto.bench import (
     starting,
     startup,
     storage,
+    tasks,
 )
 from tenuto.bench.table import Row, as_document, conditions, heading, line, say
 
@@ -46,7 +47,11 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "sandbox": sandboxing.sandbox,
     "hostcalls": hostcalls.hostcalls,
     "deno": deno.deno,
+<<<<<<< HEAD
     "metering": metering.metering,
+=======
+    "tasks": tasks.tasks,
+>>>>>>> taskbench
 }
 
 

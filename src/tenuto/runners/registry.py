@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tenuto.core.errors import InvalidInput, RunnerFailed, UnknownName
 from tenuto.core.ports import Runner
 from tenuto.core.runs import Capabilities
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "tenuto.runners"
 """The group of entry points by which packages bring runners of their own."""
@@ -91,6 +93,8 @@ def runner(
 
 
 def _points() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # slow, and few have any
+
     return entry_points(group=GROUP)
 
 
