@@ -47,11 +47,8 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "sandbox": sandboxing.sandbox,
     "hostcalls": hostcalls.hostcalls,
     "deno": deno.deno,
-<<<<<<< HEAD
     "metering": metering.metering,
-=======
     "tasks": tasks.tasks,
->>>>>>> taskbench
 }
 
 

@@ -73,15 +73,9 @@ class Driver:
                 self._running.values(), return_when=asyncio.FIRST_COMPLETED
             )
             for task in done:
-<<<<<<< HEAD
-                await self._ended(task.result())
+                task.result()
         stopped = self.stopping and not self.progress.done
         for problem in await self._finish() if not stopped else ():
-=======
-                task.result()
-        status = "interrupted" if self.stopping and not self.progress.done else self.progress.status
-        for problem in await self._finish() if status != "interrupted" else ():
->>>>>>> taskbench
             self._printer.note(f"warning: {problem}")
             self._teller.tell(Warned(about="worktree", text=problem))
         status = "interrupted" if stopped else self.progress.status

@@ -232,7 +232,6 @@ class Walker:
             )
         return tries
 
-<<<<<<< HEAD
     async def _listen(
         self, step: Step, one: StepProgress, session: AgentSession, prompt: str, tries: Tries
     ) -> None:
@@ -256,12 +255,6 @@ class Walker:
             for task in asking:
                 task.cancel()
 
-    def _is_continued(self, step: Step) -> bool:
-        steps = self._teller.progress.steps.values()
-        return any(one.step.continues == step.id and one.open for one in steps)
-
-=======
->>>>>>> taskbench
     async def _open(
         self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str
     ) -> tuple[AgentSession, bool]:
