@@ -46,7 +46,7 @@ class Memory:
     def go_on(self) -> None: ...
 
 
-def driver(memory: Any, plan: Plan, extend: Any = lambda *_: ()) -> Driver:
+def driver(memory: Any, plan: Plan, extend: Any = lambda *_: ((), None)) -> Driver:
     async def finish() -> list[str]:
         return []
 
@@ -215,13 +215,14 @@ def test_a_reviewer_sends_back_and_those_behind_it_wait_for_the_last_review() ->
         output = "SEND BACK" if step.id == "rev" else "fine"
         return StepFinished(step=step.id, status="completed", output=output)
 
-    def extend(_: Plan, step: Step, output: str) -> tuple[Step, ...]:
+    def extend(_: Plan, __: Step, output: str) -> Any:
         if output != "SEND BACK":
-            return ()
-        return (
+            return (), None
+        more = (
             Step("dev.2", "again", depends_on=("dev", "rev"), continues="dev"),
             Step("rev.2", "again", depends_on=("dev.2", "rev"), reviews="dev.2", continues="rev"),
         )
+        return more, None
 
     status, memory = run(plan, walk, extend=extend)
     assert status == "completed"

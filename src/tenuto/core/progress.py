@@ -55,6 +55,7 @@ class Progress:
         self._dependents: dict[str, dict[str, None]] = {}
         self._ready: dict[str, None] = {}
         self._superseded: set[str | None] = set()
+        self._undone = False  # something was asked for beside the steps, and not reached
 
     def apply(self, event: ev.TaskEvent, time_ns: int = 0) -> None:
         """Take one event."""
@@ -81,8 +82,9 @@ class Progress:
             case ev.Decided(n=n):
                 self.asked.pop(n, None)
                 self.decisions[n] = event
-            case ev.Warned(text=text):
+            case ev.Warned(text=text, about=about):
                 self.warnings.append(text)
+                self._undone = self._undone or about in ("rejected", "worktree")
             case ev.TaskFinished():
                 self.finished = event
             case _:
@@ -184,7 +186,7 @@ class Progress:
         """Completed, failed, or partial: some steps were completed and some not."""
         latest = [one for name, one in self.steps.items() if name not in self._superseded]
         good = sum(one.status == "completed" for one in latest)
-        if good == len(latest):
+        if good == len(latest) and not self._undone:
             return "completed"
         return "partial" if good else "failed"
 

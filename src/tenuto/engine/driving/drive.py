@@ -21,8 +21,8 @@ Planner = Callable[[], tuple[str, Plan, str]]
 """Returns the strategy's name, its plan, and why that one."""
 Walk = Callable[[Step], Awaitable[StepFinished]]
 """Runs one step to its end and tells how it ended; the end is recorded by the driver."""
-Extend = Callable[[Plan, Step, str], tuple[Step, ...]]
-"""Returns the steps that a finished step's output calls for, if any."""
+Extend = Callable[[Plan, Step, str], tuple[tuple[Step, ...], Warned | None]]
+"""Returns the steps that a review calls for, if any, or what is to be said about it."""
 
 
 class Driver:
@@ -73,11 +73,11 @@ class Driver:
             )
             for task in done:
                 await self._ended(task.result())
-        status = "interrupted" if self.stopping and not self.progress.done else self.progress.status
-        for problem in await self._finish() if status != "interrupted" else ():
+        stopped = self.stopping and not self.progress.done
+        for problem in await self._finish() if not stopped else ():
             self._printer.note(f"warning: {problem}")
             self._teller.tell(Warned(about="worktree", text=problem))
-            status = "partial" if status == "completed" else status
+        status = "interrupted" if stopped else self.progress.status
         await self._teller.safe(self._summary(status))
         return status
 
@@ -103,12 +103,15 @@ class Driver:
         """Record the end of a step together with what follows from it."""
         plan = self.progress.plan
         assert plan is not None
-        events: list[StepFinished | PlanExtended] = [finished]
+        events: list[StepFinished | PlanExtended | Warned] = [finished]
         step = self.progress.steps[finished.step].step
         if finished.status == "completed" and step.reviews is not None:
-            more = self._extend(plan, step, finished.output)
+            more, remark = self._extend(plan, step, finished.output)
             if more:
                 events.append(PlanExtended(steps=more, because=f"{step.id} sent it back"))
+            if remark is not None:
+                self._printer.note(f"warning: {remark.text}")
+                events.append(remark)
         elif finished.status == "failed":
             events += [
                 StepFinished(
