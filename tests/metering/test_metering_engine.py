@@ -272,6 +272,9 @@ def test_a_step_is_decided_before_it_begins(tmp_path):
     assert budgets.decide(ledger, limits, task, "s", big).verdict == "warn", "not spent yet"
     ledger.record(task, "s", "m", Tokens(1), Decimal(1))
     assert budgets.decide(ledger, limits, task, "s", big).verdict == "stop"
+    ledger.grant(Grant(task, max_cost=Decimal(1), mode="warn"))
+    found = [budgets.decide(ledger, limits, task, "s") for _ in range(2)]
+    assert [(one.verdict, one.news) for one in found] == [("warn", True), ("warn", False)]
     ledger.close()
 
 

@@ -78,7 +78,7 @@ hear()
 sys.exit(3)
 """
     snapshot = engine.wait(drive(engine, code), 60)
-    assert (snapshot.state, snapshot.exit_code) == ("failed", 3)
+    assert (snapshot.state, snapshot.reason, snapshot.exit_code) == ("lost", "driver", 3)
     kinds = [one["type"] for one in tape_events(project, snapshot.id)]
     assert kinds.count("ended") == 1 and kinds.count("created") == 1
     assert "warned" in kinds

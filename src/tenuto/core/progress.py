@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
 from tenuto.core import task_events as ev
@@ -146,9 +146,15 @@ class Progress:
         elif event.status == "interrupted":
             self._ready[one.step.id] = None
 
-    def ready(self) -> list[Step]:
-        """Return the steps that wait for nothing any more, in the order they became so."""
-        return [self.steps[name].step for name in self._ready]
+    def ready(self) -> Iterator[Step]:
+        """Yield the steps that wait for nothing any more, in the order they became so."""
+        for name in self._ready:
+            yield self.steps[name].step
+
+    def is_continued(self, name: str) -> bool:
+        """Tell whether a step that is still open goes on in the session of this one."""
+        after = (self.steps[other] for other in self._dependents.get(name, ()))
+        return any(one.step.continues == name and one.open for one in after)
 
     def in_flight(self) -> list[StepProgress]:
         """Return the steps that began and did not end."""

@@ -229,9 +229,11 @@ def decide(
     """Say whether a step may begin: go, warn, ask or stop.
 
     With an estimate of what it may come to, a bound that it would reach counts too; one that is hard
-    is only warned of then, since nothing is spent yet.
+    is only warned of then, since nothing is spent yet. What is news now is none the next time.
     """
     now = ledger.judge(execution, step, limits)
+    if now.news:
+        ledger.warned(execution, now.crossings)
     if now.verdict != "go" or ahead is None:
         return now
     later = ledger.judge(execution, step, limits, ahead)

@@ -115,7 +115,13 @@ def _around(project: Project, environ: Mapping[str, str], secret: bytes) -> Gate
         for name in _marks(project.home):
             record = read_record(project.home, name)
             if record is not None and record.url == base:
-                return _answering(project, record, secret)
+                found = _answering(project, record, secret)
+                if found is None:
+                    raise EngineFault(
+                        f"the metering gateway at {base}, which all this goes through, is gone",
+                        "start the task anew",
+                    )
+                return found
     return None
 
 

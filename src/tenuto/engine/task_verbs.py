@@ -82,7 +82,7 @@ class TaskVerbs:
         def read() -> Progress:
             execution = self._engine.execution(execution_id)
             tasks.task_of(execution.spec)
-            return tasks.progress_of(self._engine.project.folder(execution.id))
+            return tasks.progress_now(self._engine.project, execution.id)
 
         return await self._call(read)
 

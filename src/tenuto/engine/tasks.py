@@ -22,6 +22,7 @@ from tenuto.dispatch import control
 from tenuto.engine.watch import Watch
 from tenuto.engine.work import Options, Work
 from tenuto.keeper.frames import EVENT
+from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
 
 if TYPE_CHECKING:
@@ -163,6 +164,24 @@ def progress_of(folder: str) -> Progress:
             event = decode_task_event(frame.body)
             if event is not None:
                 progress.apply(event, frame.time_ns)
+    return progress
+
+
+def progress_now(project: Project, execution_id: str) -> Progress:
+    """Return how far a task is, with all that the ledger has counted for it by now.
+
+    The tape has what a step had cost when it ended. Of a step that runs, or whose driver was killed,
+    only the ledger knows.
+    """
+    from tenuto.engine.budgets import opened
+
+    progress = progress_of(project.folder(execution_id))
+    with opened(project) as ledger:
+        for one in progress.steps.values():
+            spend = ledger.spend(execution_id, one.step.id)
+            if spend.requests:
+                one.tokens = spend.tokens
+                one.cost = spend.cost if spend.requests > spend.unpriced else None
     return progress
 
 

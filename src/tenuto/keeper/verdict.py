@@ -112,6 +112,9 @@ def _from_status(keeper: Keeper, code: int, usage: resource.struct_rusage | None
         return killed(asked)
     if code == 0:
         return Outcome("succeeded", "")
+    if keeper.driven is not None:  # it dies without a last word: what it did is on the tape
+        how = _name(-code) if code < 0 else f"exit code {code}"
+        return Outcome("lost", "driver", f"its driver died: {how}")
     return _from_limits(keeper, code, usage) or (
         Outcome("failed", "signal", _name(-code))
         if code < 0

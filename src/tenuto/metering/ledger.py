@@ -17,7 +17,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 
@@ -110,6 +110,14 @@ class Ledger:
             )
             self._dirty.add(month.name)
             return msgspec.structs.replace(admission, reservation=reservation)
+
+    def warned(self, execution: str, crossings: Sequence[Crossing]) -> None:
+        """Note that somebody was warned of these bounds: they are no news any more."""
+        with self._alone() as now:
+            month = self._month(month_of(now))
+            for one in crossings:
+                if not self._warned(execution, _key(one), now):
+                    month.append(Warned(execution, _key(one)), now)
 
     def settle(
         self,

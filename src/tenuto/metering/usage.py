@@ -141,8 +141,10 @@ class Reader:
         self.cache_read = 0
         self.cache_write = 0
         self.hour_writes = 0
+        self.told = False
+        """The usage of the whole answer has been told."""
         self.final = False
-        """The usage is told and will not change."""
+        """Nothing comes any more that could change it."""
 
     def feed(self, chunk: bytes) -> None:
         """Take in some of the answer."""
@@ -185,8 +187,8 @@ class Reader:
                 self.read_whole(value)
             else:
                 self.chars += self._size
-            self.final = bool(value)
-        told = self.final and self.input is not None and self.output is not None
+            self.told = bool(value)
+        told = self.told and self.input is not None and self.output is not None
         given = asked if self.input is None else self.input
         made = self.output or 0
         if not told:

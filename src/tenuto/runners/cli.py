@@ -68,12 +68,13 @@ class CliRunner:
         """Start a loop and wait until it is open."""
         if util.find_spec("pydantic_ai") is None:
             raise RunnerFailed("pydantic-ai is not installed", _INSTALL, "missing")
+        withheld = naming.SECRETS if request.endpoint is not None else ()
         child = await nursery.spawn(
             # -P: what lies in the workspace must not pass for a module
             (sys.executable, "-P", "-m", "tenuto.runners.loop"),
             cwd=request.cwd,
-            env=request.env,
-            unset=naming.SECRETS if request.endpoint is not None else (),
+            env={name: value for name, value in request.env.items() if name not in withheld},
+            unset=withheld,
             title=request.title or "agent loop",
         )
         session = CliSession(child)

@@ -160,8 +160,9 @@ class Agent:
         return "end_turn"
 
     async def _ask(self, session: str) -> str:
+        self.call = str(uuid.uuid4())
         call = ToolCallUpdate(
-            tool_call_id="p1", title="rm -r x", kind="delete", raw_input={"path": "x"}
+            tool_call_id=self.call, title="rm -r x", kind="delete", raw_input={"path": "x"}
         )
         options = [PermissionOption(option_id=f"the-{one}", name=one, kind=one) for one in OPTIONS]  # pyright: ignore[reportArgumentType]
         answer = await self.conn.request_permission(
@@ -170,7 +171,10 @@ class Agent:
         return getattr(answer.outcome, "option_id", answer.outcome.outcome)
 
     async def do_ask(self, session: str, text: str) -> str:
-        await self._say(session, f"got {await self._ask(session)}")
+        chosen = await self._ask(session)
+        status = "completed" if "allow" in chosen else "failed"
+        await self.conn.session_update(session, update_tool_call(self.call, status=status))
+        await self._say(session, f"got {chosen}")
         return "cancelled" if self.cancelled.is_set() else "end_turn"
 
     async def do_sulk(self, session: str, text: str) -> str:
@@ -180,6 +184,8 @@ class Agent:
 
     async def do_wait(self, session: str, text: str) -> str:
         await self._say(session, "waiting")
+        if (HOME / "begun").exists():
+            await asyncio.to_thread((HOME / "begun").write_text, "yes")
         await self.cancelled.wait()
         return "cancelled"
 

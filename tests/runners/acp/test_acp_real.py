@@ -13,6 +13,7 @@ from acp_help import end, text_of, told
 from front_help import TOKEN, Front
 from real_help import Real, real_codex, real_gemini, real_open_code
 
+from tenuto.core.budget import Tokens
 from tenuto.core.errors import RunnerFailed
 from tenuto.core.runs import (
     McpServer,
@@ -23,20 +24,21 @@ from tenuto.core.runs import (
     ToolEnded,
     Used,
 )
+from tenuto.testing.models import Say
 from tenuto.testing.nursery import PlainNursery
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
-AGENTS = ["codex", "gemini", "open-code", "open-code anthropic"]
+AGENTS = [
+    "codex",
+    pytest.param("gemini", marks=pytest.mark.full),
+    pytest.param("open-code", marks=pytest.mark.full),
+]
 ACKNOWLEDGED = {"codex": 0.1, "gemini": 0.1, "open-code": 1.5}
 """How soon an interrupt is answered, on a machine that has nothing else to do."""
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=[] if name == "codex" else pytest.mark.full) for name in AGENTS
-    ]
-)
+@pytest.fixture(params=AGENTS)
 def agent(request, tmp_path: Path, nursery: PlainNursery):
     front = Front()
     name = request.param
@@ -45,7 +47,7 @@ def agent(request, tmp_path: Path, nursery: PlainNursery):
     elif name == "gemini":
         made = real_gemini(request.getfixturevalue("agents_installed"), tmp_path / "home")
     else:
-        model = "anthropic/claude-some" if "anthropic" in name else "some-model"
+        model = name.partition(" ")[2] or "some-model"
         made = real_open_code(request.getfixturevalue("clients_installed"), model)
     made.at(tmp_path, front, nursery)
     yield made
@@ -62,9 +64,19 @@ def answering(session, allow: bool):
 
 
 @pytest.mark.promise("R1")
+@pytest.mark.parametrize(
+    "agent",
+    [
+        *AGENTS,
+        pytest.param("open-code anthropic/claude-some", marks=pytest.mark.full),
+        pytest.param("open-code google/gemini-some", marks=pytest.mark.full),
+    ],
+    indirect=True,
+)
 async def test_text_tools_interrupt_and_a_new_process(agent: Real) -> None:
     front = agent.front
-    front.play("Hello there.", agent.shell("echo ran > made.txt; echo shown"), "Done with it.")
+    hello = Say("Hello there.", usage=Tokens(input=1000, output=50))
+    front.play(hello, agent.shell("echo ran > made.txt; echo shown"), "Done with it.")
     session = await agent.open()
     events = await told(session, "say hello")
     assert isinstance(events[0], SessionOpened)

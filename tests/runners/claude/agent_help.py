@@ -11,6 +11,7 @@ import pytest
 
 from tenuto.core.ports import AgentSession
 from tenuto.core.runs import Finished, RunEvent, Said, Used
+from tenuto.testing.models import Model
 from tenuto.testing.nursery import PlainNursery
 
 THEIRS = ("CLAUDE", "ANTHROPIC", "OPENAI", "CODEX", "OPENCODE", "IS_SANDBOX")
@@ -78,7 +79,13 @@ def said(events: list[RunEvent]) -> str:
 
 
 def used(events: list[RunEvent]) -> list[tuple[int, int]]:
-    return [(one.input, one.output) for one in events if isinstance(one, Used)]
+    """Return what was taken in, from a cache or not, and put out with each request."""
+    return [(one.input + one.cache_read, one.output) for one in events if isinstance(one, Used)]
+
+
+def bills(model: Model) -> list[tuple[int, int]]:
+    """Return what the model's server counted itself, request by request."""
+    return [(one.tokens.input + one.tokens.cache_read, one.tokens.output) for one in model.bill]
 
 
 def only(events: list[RunEvent], kind: type[Any]) -> list[Any]:

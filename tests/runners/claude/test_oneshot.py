@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_help import Place, heard, last, only, said, used
+from agent_help import Place, bills, heard, last, only, said, used
 from faulty import Faulty, Half, Status
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +29,7 @@ from tenuto.core.runs import (
     SessionOpened,
     ToolBegan,
     ToolEnded,
+    Used,
 )
 from tenuto.runners.oneshot import ClaudeOneShot, CodexOneShot, OpenCodeOneShot, Reader
 from tenuto.runners.oneshot_codex import CodexWords
@@ -101,10 +102,11 @@ def test_codex_tells_a_sum_and_we_the_difference():
     usage = {"input_tokens": 1000, "cached_input_tokens": 400, "output_tokens": 50}
     end = {"type": "turn.completed", "usage": usage}
     first = CodexWords("", {})
-    assert used(first.feed(end)) == [(600, 50)]
+    assert first.feed(end)[0] == Used(input=600, output=50, cache_read=400)
     more = {"input_tokens": 2500, "cached_input_tokens": 400, "output_tokens": 80}
     second = CodexWords("t", first.total)
-    assert used(second.feed({"type": "turn.completed", "usage": more})) == [(1500, 30)]
+    told = second.feed({"type": "turn.completed", "usage": more})
+    assert told == [Used(input=1500, output=30), Finished(ok=True)]
     taken_up = CodexWords("t", None)
     assert used(taken_up.feed(end)) == []  # what came before is in it
 
@@ -194,7 +196,7 @@ async def test_codex_answers_and_its_session_is_taken_up(
         second = await heard(session, "Again")
     assert (said(first), said(second)) == ("One.", "Two.")
     assert last(first) == Finished(ok=True, text="One.")
-    assert used(first) == used(second) == [(1000, 50)]
+    assert used(first) + used(second) == bills(model) and len(used(second)) == 1
     assert set(faulty.keys) == {"Bearer token-of-this-task"}
     kept = session.session
     given: dict[str, Any] = {"endpoint": endpoint, "model": name, "session": kept}
@@ -266,7 +268,8 @@ async def test_claude_answers_prompt_by_prompt(
         first = await heard(session, "The word is teapot.")
         second = await heard(session, "Which word?")
     assert (said(first), said(second)) == ("One.", "Two.")
-    assert last(second) == Finished(ok=True, text="Two.") and used(second) == [(1000, 50)]
+    assert last(second) == Finished(ok=True, text="Two.")
+    assert used(first) + used(second) == bills(model) and len(used(second)) == 1
     assert any("teapot" in text for text in model.shown.texts)
     assert len(place.nursery.children) == 2
 
@@ -315,7 +318,7 @@ async def test_opencode_uses_tools_and_its_session_is_taken_up(
     assert last(first) == Finished(ok=True, text="One."), last(first)
     assert [one.name for one in only(first, ToolBegan)] == ["bash", "little_peek"]
     assert "['x y'] a secret" in only(first, ToolEnded)[1].output
-    assert last(second).text == "Two." and used(second) == [(1000, 50)]
+    assert last(second).text == "Two." and used(second) == bills(model)[-1:]
     texts = "\n".join(model.shown.texts)
     assert "teapot" in texts and texts.count("sailor") == 1
 

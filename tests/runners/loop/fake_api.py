@@ -63,8 +63,8 @@ class Api:
     def play(self, *replies: Reply | Callable[[Request], Reply]) -> None:
         self.replies = list(replies)
         self.requests = []
-        self.hung = asyncio.Event()
-        self.gone = asyncio.Event()
+        self.hung.clear()
+        self.gone.clear()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -29,6 +29,7 @@ from tenuto.runners.cli import CliSession
 pytestmark = [pytest.mark.asyncio, pytest.mark.promise("R1")]
 
 PROMPTLY_S = 0.1
+PATIENCE_S = 2.0  # where other work may be in the way, once is no measure
 SERVER = Path(__file__).with_name("mcp_server.py")
 
 
@@ -45,7 +46,7 @@ async def _interrupted(
             await session.interrupt()
     took = time.monotonic() - asked
     assert end_of(events) == Finished(ok=False, message="interrupted", interrupted=True)
-    assert took < PROMPTLY_S * float(os.environ.get("TENUTO_TEST_PATIENCE", "1")), took
+    assert took < PATIENCE_S
     return events
 
 
@@ -200,3 +201,17 @@ async def test_whoever_stops_listening_interrupts(stand: Stand, api: Api) -> Non
     await turn.aclose()
     await api.gone.wait()
     await _goes_on(session, api)
+
+
+async def test_it_takes_no_time(stand: Stand, api: Api) -> None:
+    session = await stand.open()
+    took: list[float] = []
+    for _ in range(5):
+        api.play(Reply([*Anthropic.text("Half").pieces[:3], HANG]))
+        async for event in session.prompt("go"):
+            if isinstance(event, Said):
+                asked = time.monotonic()
+                await session.interrupt()
+            elif isinstance(event, Finished):
+                took.append(time.monotonic() - asked)
+    assert sorted(took)[2] < PROMPTLY_S, took

@@ -90,7 +90,7 @@ async def test_its_stdout_is_ours_and_the_workspace_shadows_nothing(
         if isinstance(event, Said):
             asked = time.monotonic()
             await session.interrupt()
-    assert time.monotonic() - asked < 0.1 * float(os.environ.get("TENUTO_TEST_PATIENCE", "1"))
+    assert time.monotonic() - asked < 2
     assert end_of(await ask(session)).text == "Going on."
     pid = nursery.children[0].process.pid
     begun = time.monotonic()

@@ -49,6 +49,16 @@ async def test_tools_of_servers_are_offered_asked_for_and_used(stand: Stand, api
     assert len(told) < 250_000
 
 
+async def test_no_two_tools_have_one_name(stand: Stand, api: Api) -> None:
+    api.play(Anthropic.call(("test_say_2", {"text": "the second"})), Anthropic.text("Done."))
+    long = McpServer("x" * 80, _server().command)
+    events = await ask(await stand.open(mcp=(_server(), _server(), long)))
+    assert only(events, ToolEnded)[0].output == "the second"
+    names = [one["name"] for one in api.requests[0].body["tools"]]
+    assert len(set(names)) == len(names) == 5 + 3 * 6
+    assert max(map(len, names)) == 64
+
+
 async def test_a_refused_tool_is_not_called(stand: Stand, api: Api, tmp_path: Path) -> None:
     api.play(Anthropic.call(("test_die", {})), Anthropic.text("Then not."))
     session = await stand.open(mcp=(_server(),))

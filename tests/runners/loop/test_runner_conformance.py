@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -55,11 +54,7 @@ def _prepare(api: Api) -> Callable[[str], None]:
 
 
 async def _begun(api: Api) -> None:
-    while True:  # the script is laid out by the turn, which may not have begun
-        hung = api.hung
-        await asyncio.wait({asyncio.ensure_future(hung.wait())}, timeout=0.01)
-        if hung.is_set():
-            return
+    await api.hung.wait()
 
 
 @pytest.mark.parametrize("check", RUNNER_SUITE)

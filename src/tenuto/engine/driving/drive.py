@@ -44,7 +44,8 @@ class Driver:
         self._planner = planner
         self._extend = extend
         self._finish = finish
-        self._running: dict[str, asyncio.Task[StepFinished]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._unsafe: set[str] = set()
         self.stopping = False
 
     @property
@@ -72,7 +73,7 @@ class Driver:
                 self._running.values(), return_when=asyncio.FIRST_COMPLETED
             )
             for task in done:
-                await self._ended(task.result())
+                task.result()
         stopped = self.stopping and not self.progress.done
         for problem in await self._finish() if not stopped else ():
             self._printer.note(f"warning: {problem}")
@@ -85,8 +86,19 @@ class Driver:
         for step in self.progress.ready():
             if len(self._running) >= most:
                 return
-            if step.id not in self._running:
-                self._running[step.id] = asyncio.create_task(self._guarded(walk, step))
+            if step.id not in self._running and self._unsafe.isdisjoint(step.depends_on):
+                self._run(step, self._guarded(walk, step))
+
+    def _run(self, step: Step, walked: Awaitable[StepFinished]) -> None:
+        """Take a step to its end and to the tape, beside the others: what ends at once syncs at once."""
+
+        async def whole() -> None:
+            try:
+                await self._ended(await walked)
+            finally:
+                del self._running[step.id]
+
+        self._running[step.id] = asyncio.create_task(whole())
 
     async def _guarded(self, walk: Walk, step: Step) -> StepFinished:
         """Run a step; whatever goes wrong in it is its own failure, not the end of the others."""
@@ -100,7 +112,7 @@ class Driver:
             return StepFinished(step=step.id, status="failed", error=text, kind="engine_fault")
 
     async def _ended(self, finished: StepFinished) -> None:
-        """Record the end of a step together with what follows from it."""
+        """Record the end of a step with what follows from it; nothing builds on it before it is safe."""
         plan = self.progress.plan
         assert plan is not None
         events: list[StepFinished | PlanExtended | Warned] = [finished]
@@ -121,8 +133,9 @@ class Driver:
                 )
                 for name in self.progress.doomed(finished.step)
             ]
+        self._unsafe.add(finished.step)
         await self._teller.safe(*events)
-        del self._running[finished.step]
+        self._unsafe.discard(finished.step)
 
     async def _take_up(self) -> None:
         """Deal with the steps that were under way when this task last stopped, as each one says."""
@@ -141,7 +154,7 @@ class Driver:
                     )
                 )  # fmt: skip
             else:
-                self._running[one.step.id] = asyncio.create_task(_skipped(one.step))
+                self._run(one.step, _skipped(one.step))
 
     def stop(self) -> None:
         """Start nothing more."""

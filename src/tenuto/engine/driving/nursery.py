@@ -117,11 +117,13 @@ class ExecutionNursery:
         """Start with this engine; `started` is told of each execution's id before it runs on."""
         self.engine = engine
         self._started = started
-        self._threads = ThreadPoolExecutor(_THREADS, "nursery")
+        self._threads: ThreadPoolExecutor | None = None
         self.children: list[ExecutionChild] = []
 
     async def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Run what may block in a thread."""
+        if self._threads is None:  # many runners never need one
+            self._threads = ThreadPoolExecutor(_THREADS, "nursery")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*arguments))
 
@@ -152,4 +154,5 @@ class ExecutionNursery:
         """End every process that is left, and the threads."""
         for child in self.children:
             await child.kill()
-        self._threads.shutdown()
+        if self._threads is not None:
+            self._threads.shutdown()

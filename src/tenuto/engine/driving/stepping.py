@@ -114,7 +114,7 @@ class Walker:
         began = time.monotonic()
         one = self._teller.progress.steps[step.id]
         await self._purse.before(step)
-        cwd = await asyncio.to_thread(self._places.place, step)
+        cwd = await self._places.place(step)
         brief = self._brief(step, cwd)
         chosen = await self._chooser.choose(step.runtime or self._task.runtime)
         if step.runtime not in (None, chosen.runner.name):
@@ -190,7 +190,7 @@ class Walker:
     ) -> StepFinished:
         self._printer.end(step.id)
         branch = await self._places.ended(step.id)
-        tokens, cost, unmetered = await self._purse.spent(step.id)
+        tokens, cost, unmetered = self._purse.spent(one)
         stopped = end.interrupted or (self._stopping.is_set() and not end.ok)
         status = "completed" if end.ok else "interrupted" if stopped else "failed"
         error = "" if end.ok else end.message or ("interrupted" if stopped else "it failed")
@@ -222,7 +222,7 @@ class Walker:
             await self._listen(step, one, session, _opening(chosen, brief, text, resumed), tries)
         finally:
             self._active.pop(step.id, None)
-            if tries.finished.ok and self._is_continued(step):
+            if tries.finished.ok and self._teller.progress.is_continued(step.id):
                 self._kept[step.id] = (chosen.runner.name, session)
             else:
                 await session.close()
@@ -254,10 +254,6 @@ class Walker:
         finally:
             for task in asking:
                 task.cancel()
-
-    def _is_continued(self, step: Step) -> bool:
-        steps = self._teller.progress.steps.values()
-        return any(one.step.continues == step.id and one.open for one in steps)
 
     async def _open(
         self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str
