@@ -246,7 +246,9 @@ class World:
 
     def gateways(self) -> list[str]:
         ids = list(self.project.all_ids())
-        return [one for one in ids if getattr(folded(self.project, one).spec, "title", "") == GATEWAY]
+        return [
+            one for one in ids if getattr(folded(self.project, one).spec, "title", "") == GATEWAY
+        ]
 
     # end
 
