@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal
+import os
+import re
+from typing import Any, Literal, cast
 
 from tenuto.core.task_events import Asked, Decided
 from tenuto.core.tasks import PermissionPolicy
@@ -13,13 +15,20 @@ About = Literal["permission", "budget", "step"]
 _READING = frozenset(
     {
         "read", "glob", "grep", "ls", "search", "list", "find", "read_file", "list_files",
-        "todowrite", "todoread", "think", "fetch", "websearch", "webfetch", "toolsearch",
+        "todowrite", "todoread", "think", "websearch", "toolsearch",
     }
 )  # fmt: skip
 _EDITING = frozenset(
     {"edit", "write", "multiedit", "notebookedit", "edit_file", "write_file", "patch", "move"}
 )
-_OURS = "tenuto"
+# what protocols say that a call does; fetching is not among it, since an address can carry words out
+_KINDS_READING = ("read", "search", "think")
+_KINDS_EDITING = ("edit", "move")
+# our own tools that only look; those that start something can do whatever a shell can
+_LOOKING = re.compile(r"(?:mcp__)?tenuto(?:__|[_.:/])(?:output|list|engine_status)")
+_PATHS = ("file_path", "path", "filepath", "filePath", "notebook_path", "abs_path")
+# what takes effect on the user's side without anybody's yes: settings, state, hooks
+_GUARDED = frozenset({".git", ".tenuto", "tenuto.toml", ".claude", ".mcp.json"})
 
 
 class Desk:
@@ -77,24 +86,49 @@ class Desk:
                 future.set_result(decided)
 
 
-def by_policy(policy: PermissionPolicy, tool: str, detail: str = "") -> Decided | None:
-    """Return what a policy says about a tool, or None where a person has to decide."""
-    name = _bare(tool)
-    kind = detail.partition(":")[0]
-    reads = name in _READING or kind in ("read", "search", "think", "fetch")
-    edits = name in _EDITING or kind in ("edit", "move")
+def by_policy(
+    policy: PermissionPolicy, tool: str, kind: str = "", given: Any = None, cwd: str = ""
+) -> Decided | None:
+    """Return what a policy says about a use of a tool, or None where a person has to decide.
+
+    `kind` is what the runtime's protocol says that it does; where there is one it counts, and the
+    name, which may be a title that the model wrote, does not.
+    """
+    name = tool.strip().lower()
+    if kind:
+        reads, edits = kind in _KINDS_READING, kind in _KINDS_EDITING
+    else:
+        reads, edits = name in _READING, name in _EDITING
+    looks = kind in ("", "other") and _LOOKING.fullmatch(name) is not None
     by = f"permissions={policy}"
-    if policy == "allow" or (policy == "edits" and (reads or edits)):
+    if policy == "allow":
         return Decided(n=0, allow=True, by=by)
-    if reads and policy != "ask":
+    if looks or (reads and _inside(given, cwd)):
+        return Decided(n=0, allow=True, by=by)
+    if policy == "edits" and edits and _inside(given, cwd, guarded=True):
         return Decided(n=0, allow=True, by=by)
     if policy == "deny":
         return Decided(n=0, allow=False, by=by, why=f"{tool} is not allowed here")
-    if reads or _OURS in tool.lower():  # reading, and our own tools, which run under keepers
-        return Decided(n=0, allow=True, by=by)
     return None
 
 
-def _bare(tool: str) -> str:
-    """Return a tool's name without arguments and in small letters."""
-    return tool.partition("(")[0].strip().lower()
+def _inside(given: Any, cwd: str, guarded: bool = False) -> bool:
+    """Tell whether the paths of a tool's input lie in the folder that a step works in.
+
+    An input without a path is about that folder. `guarded` leaves out the places in it that decide
+    what is allowed, or that git and Tenuto run.
+    """
+    if not cwd or not isinstance(given, dict):
+        return True
+    root = os.path.realpath(cwd)
+    fields = cast("dict[str, Any]", given)
+    for path in (fields[name] for name in _PATHS if isinstance(fields.get(name), str)):
+        try:
+            whole = os.path.realpath(os.path.join(root, os.path.expanduser(path)))
+        except ValueError:  # a NUL
+            return False
+        if whole != root and not whole.startswith(root.rstrip("/") + "/"):
+            return False
+        if guarded and not _GUARDED.isdisjoint(whole[len(root) :].split("/")):
+            return False
+    return True

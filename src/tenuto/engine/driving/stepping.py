@@ -243,7 +243,7 @@ class Walker:
                 if isinstance(event, Finished):
                     tries.finished = event
                 elif isinstance(event, PermissionAsked):
-                    task = asyncio.create_task(self._permit(step, session, event))
+                    task = asyncio.create_task(self._permit(step, session, event, one.cwd))
                     asking.add(task)
                     task.add_done_callback(asking.discard)
                 else:
@@ -324,10 +324,12 @@ class Walker:
             }
         self._teller.tell(StepSaid(step=step.id, what=what))
 
-    async def _permit(self, step: Step, session: AgentSession, asked: PermissionAsked) -> None:
+    async def _permit(
+        self, step: Step, session: AgentSession, asked: PermissionAsked, cwd: str
+    ) -> None:
         """Answer a request for permission, by rule or by whoever is asked."""
         self._note(step, asked)
-        decided = by_policy(self._policy, asked.tool, asked.detail)
+        decided = by_policy(self._policy, asked.tool, asked.kind, asked.input, cwd)
         if decided is None:
             shown = {"tool": asked.tool, "input": asked.input}
             text = f"{step.id} wants to use {asked.tool}"
