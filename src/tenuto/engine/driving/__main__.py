@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
+from typing import Any, cast
 
 import msgspec
 
@@ -29,7 +31,7 @@ from tenuto.engine.driving.briefs import Briefs
 from tenuto.engine.driving.choosing import Chooser
 from tenuto.engine.driving.drive import Driver
 from tenuto.engine.driving.nursery import ExecutionNursery
-from tenuto.engine.driving.printing import Printer
+from tenuto.engine.driving.printing import Printer, plain
 from tenuto.engine.driving.purse import Purse
 from tenuto.engine.driving.stepping import Walker
 from tenuto.engine.driving.teller import Teller
@@ -42,6 +44,8 @@ from tenuto.keeper.procfs import MARK
 from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
 
+_VALUE_MOST = 16 * 1024 * 1024
+_CUT_TO = 1024 * 1024  # characters, each of which may take six bytes
 _EXITS = {"completed": 0, "interrupted": 130}
 
 
@@ -54,6 +58,8 @@ class Given(msgspec.Struct, frozen=True):
 
 def main() -> int:
     """Drive the task of this process's execution."""
+    for stream in (sys.stdout, sys.stderr):  # agents say anything, whatever the user's locale takes
+        cast("TextIOWrapper", stream).reconfigure(encoding="utf-8", errors="replace")
     teller, body = Teller.inherited()
     given = msgspec.json.decode(body, type=Given)
     project = Project(root=given.root, home=given.home)
@@ -79,11 +85,22 @@ async def _drive(teller: Teller, project: Project, execution_id: str) -> int:
         await teller.outcome("failed", error.code, str(error))
         await teller.close()
         return 1
-    teller.value(result_document(teller.progress))
+    teller.value(_fitting(result_document(teller.progress)))
     await _tell_outcome(teller, status)
     await teller.close()
     engine.close()
     return _EXITS.get(status, 1)
+
+
+def _fitting(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what came of a task, with outputs cut where all of them are too much for one message."""
+    if len(msgspec.json.encode(document)) <= _VALUE_MOST:
+        return document
+    share = _CUT_TO // max(1, len(document["steps"]))
+    for one in document["steps"]:
+        if len(one["output"]) > share:
+            one["output"] = f"{one['output'][:share]}\n(cut here: it is whole on the tape)"
+    return {**document, "output": document["output"][:_CUT_TO]}
 
 
 async def _tell_outcome(teller: Teller, status: str) -> None:
@@ -96,7 +113,7 @@ async def _tell_outcome(teller: Teller, status: str) -> None:
         return
     failed = [one for one in teller.progress.steps.values() if one.status == "failed"]
     told = [f"{one.step.id}: {one.error}" for one in failed]
-    detail = "; ".join(told or teller.progress.warnings)
+    detail = plain("; ".join(told or teller.progress.warnings))
     kind = failed[0].kind if failed and failed[0].kind else "failed"
     await teller.outcome("failed", "partial" if status == "partial" else kind, detail[:4096])
 

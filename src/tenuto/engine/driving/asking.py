@@ -7,8 +7,11 @@ import os
 import re
 from typing import Any, Literal, cast
 
+import msgspec
+
 from tenuto.core.task_events import Asked, Decided
 from tenuto.core.tasks import PermissionPolicy
+from tenuto.engine.driving.printing import plain
 from tenuto.engine.driving.teller import Teller
 
 About = Literal["permission", "budget", "step"]
@@ -31,6 +34,11 @@ _PATHS = ("file_path", "path", "filepath", "filePath", "notebook_path", "abs_pat
 _GUARDED = frozenset({".git", ".tenuto", "tenuto.toml", ".claude", ".mcp.json"})
 
 
+_OPEN_MOST = 100
+_DETAIL_MOST = 64 * 1024
+_TEXT_MOST = 2000
+
+
 class Desk:
     """Puts questions to whoever watches the task, and brings the answers to those who asked."""
 
@@ -46,7 +54,13 @@ class Desk:
 
     async def ask(self, about: About, text: str, step: str = "", detail: Any = None) -> Decided:
         """Ask and wait, for as long as it takes; the execution shows as waiting meanwhile."""
+        if (
+            len(self._open) >= _OPEN_MOST
+        ):  # nobody reads so many, and each is kept until it is answered
+            why = f"{_OPEN_MOST} questions are open already: wait for their answers first"
+            return Decided(n=0, allow=False, by="tenuto", why=why)
         number = self._teller.progress.numbered + 1
+        text, detail = plain(text)[:_TEXT_MOST], _bounded(detail)
         self._teller.tell(Asked(n=number, about=about, text=text, step=step, detail=detail))
         self._open[number] = asyncio.get_running_loop().create_future()
         self._show()
@@ -84,6 +98,15 @@ class Desk:
             if not future.done():
                 self._teller.tell(decided)
                 future.set_result(decided)
+
+
+def _bounded(detail: Any) -> Any:
+    """Return a detail, or its beginning as text; the whole is on the runtime's own tape."""
+    shown = msgspec.json.encode(detail)
+    if len(shown) <= _DETAIL_MOST:
+        return detail
+    text = shown[:_DETAIL_MOST].decode("utf-8", "ignore")
+    return {"beginning": text, "cut": f"{_DETAIL_MOST} of {len(shown)} bytes are shown"}
 
 
 def by_policy(

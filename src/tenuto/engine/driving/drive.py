@@ -24,6 +24,9 @@ Walk = Callable[[Step], Awaitable[StepFinished]]
 Extend = Callable[[Plan, Step, str], tuple[tuple[Step, ...], Warned | None]]
 """Returns the steps that a review calls for, if any, or what is to be said about it."""
 
+_ALL_MOST = 2 * 1024 * 1024
+"""Of all outputs together, in characters; each step has its own in full."""
+
 
 class Driver:
     """Takes a plan to its end."""
@@ -181,6 +184,12 @@ def aggregated(progress: Progress) -> str:
     done = [one for one in progress.in_order() if one.status == "completed"]
     if len(progress.steps) == 1:
         return done[0].output if done else ""
-    return "\n\n".join(
-        f"=== {one.step.id}{f' ({one.role})' if one.role else ''} ===\n{one.output}" for one in done
-    )
+    parts: list[str] = []
+    room = _ALL_MOST
+    for one in done:
+        shown = one.output[: max(room, 0)]
+        room -= len(shown)
+        cut = "" if len(shown) == len(one.output) else "\n(cut here: the step has the whole)"
+        title = f"=== {one.step.id}{f' ({one.role})' if one.role else ''} ==="
+        parts.append(f"{title}\n{shown}{cut}")
+    return "\n\n".join(parts)

@@ -48,6 +48,8 @@ from tenuto.engine.driving.workplaces import Workplaces
 
 _OUTPUT_MOST = 2 * 1024 * 1024
 _TOLD_MOST = 8 * 1024
+_SAID_MOST = 4000
+_ERROR_MOST = 16 * 1024
 
 
 class Brief(msgspec.Struct, frozen=True):
@@ -194,6 +196,7 @@ class Walker:
         stopped = end.interrupted or (self._stopping.is_set() and not end.ok)
         status = "completed" if end.ok else "interrupted" if stopped else "failed"
         error = "" if end.ok else end.message or ("interrupted" if stopped else "it failed")
+        error = error[:_ERROR_MOST]
         return StepFinished(
             step=step.id, status=status, attempt=attempt, output=end.text[:_OUTPUT_MOST],
             error=error, kind=end.kind or "", runtime=chosen.runner.name, role=brief.role,
@@ -297,7 +300,7 @@ class Walker:
             case Said(text=text, thought=thought):
                 if not thought:
                     self._printer.say(step.id, text)
-                    tries.said = (tries.said + text)[-_OUTPUT_MOST:]
+                    tries.said = (tries.said + text)[-_SAID_MOST:]
             case SessionOpened(session=session, version=version):
                 self._teller.tell(
                     StepSession(
@@ -377,7 +380,7 @@ def _handed_on(text: str, tries: Tries) -> str:
     return (
         f"{text}\n\n# Handoff\n\nAnother agent began this task, used {tries.tools} tools and stopped."
         " Files may have been changed already: look before you go on. The last it said was:\n\n"
-        f"{tries.said[-4000:]}"
+        f"{tries.said}"
     )
 
 

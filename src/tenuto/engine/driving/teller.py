@@ -17,6 +17,7 @@ from tenuto.core.progress import Progress
 from tenuto.core.task_events import TaskEvent
 
 _MOST = 64 * 1024 * 1024
+_TOLD_MOST = 19 * 1024 * 1024  # the keeper hangs up on a line that is longer than 20 MiB
 
 
 class Teller:
@@ -64,20 +65,26 @@ class Teller:
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._writer is not None
-        self._writer.write(msgspec.json.encode(message) + b"\n")
+        self._writer.write(_encoded(message))
 
     def tell(self, *events: TaskEvent) -> None:
         """Put events on the tape; safe against the end of this process, not of the machine."""
+        message = _encoded(
+            {"type": "tell", "events": events}
+        )  # first: what cannot be told is not so
         self._fold(events)
-        self._send({"type": "tell", "events": events})
+        assert self._writer is not None
+        self._writer.write(message)
 
     async def safe(self, *events: TaskEvent) -> None:
         """Put events on the tape and return once they are on disk: a checkpoint."""
-        self._fold(events)
         self._number += 1
+        message = _encoded({"type": "tell", "events": events, "n": self._number})
+        self._fold(events)
         waiting = asyncio.get_running_loop().create_future()
         self._waiting[self._number] = waiting
-        self._send({"type": "tell", "events": events, "n": self._number})
+        assert self._writer is not None
+        self._writer.write(message)
         await waiting
 
     def _fold(self, events: tuple[Event, ...]) -> None:
@@ -109,6 +116,16 @@ class Teller:
             self._writer.close()
         if self._reading is not None:
             self._reading.cancel()
+
+
+def _encoded(message: dict[str, Any]) -> bytes:
+    line = msgspec.json.encode(message) + b"\n"
+    if len(line) > _TOLD_MOST:
+        raise EngineFault(
+            f"{len(line)} bytes are to be recorded at once, {_TOLD_MOST} are the most",
+            "split the plan, or let the agents say less",
+        )
+    return line
 
 
 def _exactly(sock: socket.socket, size: int) -> bytes:
