@@ -78,7 +78,7 @@ async def _drive(teller: Teller, project: Project, execution_id: str) -> int:
         await teller.outcome("failed", error.code, str(error))
         await teller.close()
         return 1
-    teller.value(result_document(teller.progress))
+    teller.value(lambda most: result_document(teller.progress, most))
     await _tell_outcome(teller, status)
     await teller.close()
     engine.close()

@@ -17,6 +17,8 @@ from tenuto.engine.driving.asking import Desk
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.teller import Teller
 
+_OUTPUT_MOST = 2 * 1024 * 1024
+
 Planner = Callable[[], tuple[str, Plan, str]]
 """Returns the strategy's name, its plan, and why that one."""
 Walk = Callable[[Step], Awaitable[StepFinished]]
@@ -178,6 +180,9 @@ def aggregated(progress: Progress) -> str:
     done = [one for one in progress.in_order() if one.status == "completed"]
     if len(progress.steps) == 1:
         return done[0].output if done else ""
-    return "\n\n".join(
+    whole = "\n\n".join(
         f"=== {one.step.id}{f' ({one.role})' if one.role else ''} ===\n{one.output}" for one in done
     )
+    if len(whole) <= _OUTPUT_MOST:
+        return whole
+    return f"{whole[:_OUTPUT_MOST]}\n\n(cut here: the steps' own outputs are complete)"

@@ -189,7 +189,7 @@ class Walker:
         self._printer.end(step.id)
         branch = await self._places.ended(step.id)
         tokens, cost, unmetered = self._purse.spent(one)
-        stopped = end.interrupted or (self._stopping.is_set() and not end.ok)
+        stopped = self._stopping.is_set() and not end.ok
         status = "completed" if end.ok else "interrupted" if stopped else "failed"
         error = "" if end.ok else end.message or ("interrupted" if stopped else "it failed")
         return StepFinished(
@@ -249,6 +249,10 @@ class Walker:
         """Return the session to speak in: one that is open, one taken up again, or a new one."""
         before = self._kept.pop(step.continues, None) if step.continues else None
         if before is not None and before[0] == chosen.runner.name:
+            known = self._teller.progress.steps[str(step.continues)]
+            self._teller.tell(
+                StepSession(step=step.id, session=known.session, execution=known.execution)
+            )
             return before[1]
         if before is not None:
             await before[1].close()
