@@ -163,6 +163,7 @@ async def _work(
 
     def stop(hard: bool) -> None:
         driver.stop()
+        desk.stop()
         task = asyncio.create_task(walker.close() if hard else walker.stop())
         stops.add(task)
 

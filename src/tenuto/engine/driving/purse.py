@@ -25,7 +25,7 @@ from tenuto.core.tasks import TaskSpec
 from tenuto.engine import budgets
 from tenuto.engine.agent_settings import AgentSettings
 from tenuto.engine.blocking import BlockingEngine
-from tenuto.engine.driving.asking import Desk
+from tenuto.engine.driving.asking import Desk, Withdrawn
 from tenuto.engine.driving.choosing import Chosen
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.teller import Teller
@@ -183,6 +183,8 @@ class Purse:
             if found.verdict == "ask":
                 try:
                     await self._ask(step, text)
+                except Withdrawn:
+                    return
                 except BudgetReached as error:
                     self._printer.note(f"[{step}] {error.message}")
         if self._gateway is not None:

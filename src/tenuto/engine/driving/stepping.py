@@ -39,7 +39,7 @@ from tenuto.core.task_events import (
     StepUsed,
 )
 from tenuto.core.tasks import PermissionPolicy, TaskSpec
-from tenuto.engine.driving.asking import Desk, by_policy
+from tenuto.engine.driving.asking import Desk, Withdrawn, by_policy
 from tenuto.engine.driving.choosing import Chooser, Chosen
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.purse import Purse
@@ -322,7 +322,10 @@ class Walker:
         if decided is None:
             shown = {"tool": asked.tool, "input": asked.input}
             text = f"{step.id} wants to use {asked.tool}"
-            decided = await self._desk.ask("permission", text, step.id, shown)
+            try:
+                decided = await self._desk.ask("permission", text, step.id, shown)
+            except Withdrawn:  # its turn is being stopped, too
+                return
         else:
             self._note_rule(step, asked, decided)
         await session.answer(asked.id, decided.allow, decided.why)
