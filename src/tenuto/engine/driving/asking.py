@@ -22,6 +22,10 @@ _EDITING = frozenset(
 _OURS = "tenuto"
 
 
+class Withdrawn(Exception):
+    """Nobody is asked any more: the task is being stopped."""
+
+
 class Desk:
     """Puts questions to whoever watches the task, and brings the answers to those who asked."""
 
@@ -29,6 +33,7 @@ class Desk:
         """Ask over this line."""
         self._teller = teller
         self._open: dict[int, asyncio.Future[Decided]] = {}
+        self._stopped = False
 
     def void_old(self) -> None:
         """Withdraw what an earlier life of this task asked: whoever asked is gone."""
@@ -36,7 +41,12 @@ class Desk:
             self._teller.tell(Decided(n=number, allow=False, by="resume", why="it is asked anew"))
 
     async def ask(self, about: About, text: str, step: str = "", detail: Any = None) -> Decided:
-        """Ask and wait, for as long as it takes; the execution shows as waiting meanwhile."""
+        """Ask and wait, for as long as it takes; the execution shows as waiting meanwhile.
+
+        Raises Withdrawn when the task is stopped before somebody has decided.
+        """
+        if self._stopped:
+            raise Withdrawn
         number = self._teller.progress.numbered + 1
         self._teller.tell(Asked(n=number, about=about, text=text, step=step, detail=detail))
         self._open[number] = asyncio.get_running_loop().create_future()
@@ -59,6 +69,15 @@ class Desk:
                 self._teller.wait_for(on, f"#{number}: {question.text}")
                 return
         self._teller.go_on()
+
+    def stop(self) -> None:
+        """Withdraw what is open, and ask nothing more: whoever waits here would hold up a stop."""
+        self._stopped = True
+        for number, future in self._open.items():
+            if not future.done():
+                why = "the task was stopped"
+                self._teller.tell(Decided(n=number, allow=False, by="interrupt", why=why))
+                future.set_exception(Withdrawn())
 
     def decide(self, message: dict[str, Any]) -> None:
         """Take an answer: for one number, or for all that is open."""
