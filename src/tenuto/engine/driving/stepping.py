@@ -261,15 +261,11 @@ class Walker:
         """Return the session to speak in, and whether it is one that goes on."""
         before = self._kept.pop(step.continues, None) if step.continues else None
         if before is not None and before[0] == chosen.runner.name:
-<<<<<<< HEAD
-            return before[1], True
-=======
             known = self._teller.progress.steps[str(step.continues)]
             self._teller.tell(
                 StepSession(step=step.id, session=known.session, execution=known.execution)
             )
-            return before[1]
->>>>>>> taskbench
+            return before[1], True
         if before is not None:
             await before[1].close()
         taken_up = one.session or self._earlier(step, chosen.runner.name)
