@@ -46,9 +46,9 @@ async def test_what_is_complex_is_handed_from_role_to_role(tasks: Engine) -> Non
     text = "Design and build the architecture of a distributed cache across all services"
     snapshot = await tasks.task(text, wait=60)
     found = value(snapshot)
-    assert (
-        found["strategy"] == "multi" and "complex" in found["reason"] or "arch" in found["reason"]
-    )
+    assert (found["strategy"] == "multi" and "complex" in found["reason"]) or "arch" in found[
+        "reason"
+    ]
     assert [one["id"] for one in found["steps"]] == ["architect", "developer", "reviewer"]
     assert [one["role"] for one in found["steps"]] == ["architect", "developer", "reviewer"]
     assert set(statuses(snapshot).values()) == {"completed"}
@@ -495,7 +495,7 @@ def repository(folder: Path) -> None:
     require_program("git")
     run = lambda *words: subprocess.run(
         ["git", *words], cwd=folder, check=True, capture_output=True
-    )  # noqa: E731
+    )
     run("init", "-q", "-b", "main")
     run("config", "user.email", "t@example.invalid")
     run("config", "user.name", "t")

@@ -13,13 +13,14 @@ About = Literal["permission", "budget", "step"]
 _READING = frozenset(
     {
         "read", "glob", "grep", "ls", "search", "list", "find", "read_file", "list_files",
-        "todowrite", "todoread", "think", "fetch", "websearch", "webfetch", "toolsearch",
+        "todowrite", "todoread", "think", "toolsearch",
     }
 )  # fmt: skip
 _EDITING = frozenset(
     {"edit", "write", "multiedit", "notebookedit", "edit_file", "write_file", "patch", "move"}
 )
-_OURS = "tenuto"
+_LOOKING = frozenset({"output", "list", "engine_status"})
+"""Tools of our own server that start and change nothing; the others are asked about."""
 
 
 class Withdrawn(Exception):
@@ -100,20 +101,24 @@ def by_policy(policy: PermissionPolicy, tool: str, detail: str = "") -> Decided 
     """Return what a policy says about a tool, or None where a person has to decide."""
     name = _bare(tool)
     kind = detail.partition(":")[0]
-    reads = name in _READING or kind in ("read", "search", "think", "fetch")
+    reads = name in _READING or kind in ("read", "search", "think") or _looks(name)
     edits = name in _EDITING or kind in ("edit", "move")
     by = f"permissions={policy}"
-    if policy == "allow" or (policy == "edits" and (reads or edits)):
-        return Decided(n=0, allow=True, by=by)
-    if reads and policy != "ask":
+    if policy == "allow" or reads or (policy == "edits" and edits):
         return Decided(n=0, allow=True, by=by)
     if policy == "deny":
         return Decided(n=0, allow=False, by=by, why=f"{tool} is not allowed here")
-    if reads or _OURS in tool.lower():  # reading, and our own tools, which run under keepers
-        return Decided(n=0, allow=True, by=by)
     return None
 
 
 def _bare(tool: str) -> str:
     """Return a tool's name without arguments and in small letters."""
     return tool.partition("(")[0].strip().lower()
+
+
+def _looks(name: str) -> bool:
+    """Tell whether it is a tool of our server that only looks, whatever a runtime puts before it."""
+    for prefix in ("mcp__tenuto__", "mcp.tenuto.", "tenuto_", "tenuto.", "tenuto/"):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix) in _LOOKING
+    return False
