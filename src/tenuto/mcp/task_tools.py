@@ -13,18 +13,17 @@ import msgspec
 from tenuto.core.errors import InvalidInput, TenutoError
 from tenuto.core.execution import Snapshot
 from tenuto.core.ids import new_id
-from tenuto.core.states import WaitingFor
 from tenuto.core.task_events import Asked
 from tenuto.keeper.procfs import MARK
 from tenuto.mcp import task_replies
 from tenuto.mcp.arguments import Arguments
 from tenuto.mcp.reading import end_of
 from tenuto.mcp.replies import Reply
+from tenuto.mcp.task_results import DECISIONS
 
 if TYPE_CHECKING:
     from tenuto.mcp.service import Caller, Service
 
-DECISIONS = (WaitingFor.APPROVAL, WaitingFor.BUDGET)
 _MOMENT_S = 0.05
 _BY = "an MCP client"
 _SAME = ("task", "plan", "strategy", "workingDirectory")
