@@ -54,6 +54,12 @@ def orphaned() -> Outcome:
     return Outcome("killed", "orphaned", "the driver that it worked for has ended")
 
 
+def crashed(code: int) -> Outcome:
+    """Return the end of a task whose driver ended without a last word: it can be taken up again."""
+    how = _name(-code) if code < 0 else f"exit code {code}"
+    return Outcome("interrupted", "crash", f"its driver ended without a last word: {how}")
+
+
 def protocol(how: str) -> Outcome:
     """Return the end of an execution whose child broke the rules of its line to us."""
     return Outcome("failed", "protocol", how)
@@ -89,8 +95,8 @@ def record(keeper: Keeper, status: int, usage: resource.struct_rusage | None) ->
         fields["exit_code"] = 127 if number == errno.ENOENT else 126
     elif keeper.cell is not None and keeper.cell.gone is not None:
         outcome = keeper.outcome or Outcome("failed", *keeper.cell.why_gone())
-    elif keeper.outcome is None and keeper.driven is not None and keeper.driven.outcome is not None:
-        outcome = keeper.driven.outcome
+    elif keeper.outcome is None and keeper.driven is not None:
+        outcome = keeper.driven.outcome or crashed(code)
     else:
         outcome = keeper.outcome or _of_sandbox(keeper, code) or _from_status(keeper, code, usage)
     return {**fields, "state": outcome.state, "reason": outcome.reason, "detail": outcome.detail}

@@ -23,6 +23,7 @@ from tenuto.core.task_events import (
 from tenuto.engine.driving.asking import Desk, Withdrawn
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.teller import Teller
+from tenuto.keeper.faults import point
 
 _OUTPUT_MOST = 2 * 1024 * 1024
 
@@ -66,7 +67,9 @@ class Driver:
         """Drive until nothing is left to do, or until it is stopped; return the task's status."""
         if self.progress.plan is None:
             strategy, plan, reason = self._planner()
+            point("driver-planning")
             await self._teller.safe(Planned(strategy=strategy, plan=plan, reason=reason))
+            point("driver-planned")
         plan = self.progress.plan
         assert plan is not None
         self._desk.void_old()
@@ -153,7 +156,9 @@ class Driver:
                 for name in self.progress.doomed(finished.step)
             ]
         self._unsafe.add(finished.step)
+        point("driver-step-ended")
         await self._teller.safe(*events)
+        point("driver-step-safe")
         self._unsafe.discard(finished.step)
 
     async def _take_up(self) -> None:
