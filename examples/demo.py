@@ -1,6 +1,7 @@
-"""The main job in half a minute: work that is handed over, survives, is answered, and is killed.
+"""The main job in a minute: work that is handed over, survives, is answered, is killed; and agents.
 
-Run it with `make demo`. Everything happens in a temporary folder with the real `tenuto` command.
+Run it with `make demo`. Everything happens in a temporary folder with the real `tenuto` command. No
+real model is asked: a scripted one stands in for it, on loopback, so that no key is needed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def main() -> None:
             survived()
             answered()
             killed(counter)
+            worked_together(folder)
         finally:
             subprocess.run([*tenuto(), "kill", "--all"], capture_output=True, check=False)
     print("\nThat was Tenuto. Next: README.md, `tenuto --help`, docs/.")
@@ -51,14 +53,16 @@ def scene(text: str) -> None:
     print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n== {text}", flush=True)
 
 
-def run(*arguments: str, expect: int = 0) -> str:
-    """Show a command, run it, show and return what it printed on stdout."""
+def run(*arguments: str, expect: int = 0, most: int = 12) -> None:
+    """Show a command, run it, and show what it prints on stdout, as it comes."""
     print("$", shlex.join(["tenuto", *arguments]).replace("\n", "⏎"), flush=True)
-    done = subprocess.run([*tenuto(), *arguments], stdout=subprocess.PIPE, text=True, check=False)
-    print("".join(f"  {line}\n" for line in done.stdout.splitlines()[:12]), end="", flush=True)
-    if done.returncode != expect:
-        sys.exit(f"demo: exit code {done.returncode} where {expect} was expected")
-    return done.stdout
+    with subprocess.Popen([*tenuto(), *arguments], stdout=subprocess.PIPE, text=True) as command:
+        assert command.stdout is not None
+        for number, line in enumerate(command.stdout):
+            if number < most:
+                print(f"  {line}", end="", flush=True)
+    if command.returncode != expect:
+        sys.exit(f"demo: exit code {command.returncode} where {expect} was expected")
 
 
 def handed_over() -> str:
@@ -107,6 +111,26 @@ def killed(counter: str) -> None:
     run("logs", "-n", "3", counter)
     run("kill", counter)
     run("ps", "-a")
+
+
+def worked_together(folder: str) -> None:
+    """Let an architect, a developer and a reviewer do a task, with every request counted."""
+    scene("5. Agents: one designs, one builds, one reviews and sends back what does not work.")
+    print("   A SCRIPTED MODEL stands in for a real one here; its words are not a model's.")
+    words = [sys.executable, "-m", "tenuto.testing.models", "--demo", "--port", "0"]
+    model = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert model.stdout is not None
+        url = model.stdout.readline().strip()
+        with open(os.path.join(folder, "tenuto.toml"), "w") as file:
+            file.write(f'[providers.anthropic]\nbase_url = "{url}"\n')
+        os.environ["ANTHROPIC_API_KEY"] = "no-real-key"
+        task = ("task", "--runtime", "cli", "--strategy", "multi", "--permissions", "allow")
+        run(*task, "--wait", "10m", "Write fizzbuzz.py", most=60)
+        run("budget")
+    finally:
+        model.terminate()
+        model.wait()
 
 
 def newest() -> str:

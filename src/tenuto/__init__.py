@@ -9,24 +9,32 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as type checkers know it; importing typing would cost every keeper 10 ms
 if TYPE_CHECKING:
     from tenuto.codemode.registry import HostFunction
+    from tenuto.core.budget import BudgetLimits, Spend
     from tenuto.core.errors import (
         AmbiguousId,
+        BudgetReached,
         DiskFull,
         EngineFault,
         ExecutionFailed,
         InterpreterMissing,
         InvalidInput,
+        InvalidPlan,
         KeeperUnreachable,
         NewerTape,
         NotFinished,
         NotOwned,
         NotRunning,
+        RunnerFailed,
         SandboxUnavailable,
         TenutoError,
         UnknownExecution,
+        UnknownName,
         UnknownTool,
+        WorktreeFailed,
     )
     from tenuto.core.execution import Chunk, Snapshot
+    from tenuto.core.plan import Plan, Retry, Step
+    from tenuto.core.progress import Progress
     from tenuto.core.specs import Limits, Sandbox, Spec
     from tenuto.core.states import State, WaitingFor
     from tenuto.core.tools import Tool
@@ -38,6 +46,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AmbiguousId": "tenuto.core.errors",
+    "BudgetLimits": "tenuto.core.budget",
+    "BudgetReached": "tenuto.core.errors",
     "Chunk": "tenuto.core.execution",
     "DiskFull": "tenuto.core.errors",
     "Engine": "tenuto.engine.engine",
@@ -46,28 +56,39 @@ _HOMES = {
     "HostFunction": "tenuto.codemode.registry",
     "InterpreterMissing": "tenuto.core.errors",
     "InvalidInput": "tenuto.core.errors",
+    "InvalidPlan": "tenuto.core.errors",
     "KeeperUnreachable": "tenuto.core.errors",
     "Limits": "tenuto.core.specs",
     "NewerTape": "tenuto.core.errors",
     "NotFinished": "tenuto.core.errors",
     "NotOwned": "tenuto.core.errors",
     "NotRunning": "tenuto.core.errors",
+    "Plan": "tenuto.core.plan",
+    "Progress": "tenuto.core.progress",
+    "Retry": "tenuto.core.plan",
+    "RunnerFailed": "tenuto.core.errors",
     "Sandbox": "tenuto.core.specs",
     "SandboxUnavailable": "tenuto.core.errors",
     "Session": "tenuto.engine.sessions",
     "Settings": "tenuto.engine.settings",
     "Snapshot": "tenuto.core.execution",
     "Spec": "tenuto.core.specs",
+    "Spend": "tenuto.core.budget",
     "State": "tenuto.core.states",
+    "Step": "tenuto.core.plan",
     "TenutoError": "tenuto.core.errors",
     "Tool": "tenuto.core.tools",
     "UnknownExecution": "tenuto.core.errors",
+    "UnknownName": "tenuto.core.errors",
     "UnknownTool": "tenuto.core.errors",
     "WaitingFor": "tenuto.core.states",
+    "WorktreeFailed": "tenuto.core.errors",
 }
 
 __all__ = [
     "AmbiguousId",
+    "BudgetLimits",
+    "BudgetReached",
     "Chunk",
     "DiskFull",
     "Engine",
@@ -76,24 +97,33 @@ __all__ = [
     "HostFunction",
     "InterpreterMissing",
     "InvalidInput",
+    "InvalidPlan",
     "KeeperUnreachable",
     "Limits",
     "NewerTape",
     "NotFinished",
     "NotOwned",
     "NotRunning",
+    "Plan",
+    "Progress",
+    "Retry",
+    "RunnerFailed",
     "Sandbox",
     "SandboxUnavailable",
     "Session",
     "Settings",
     "Snapshot",
     "Spec",
+    "Spend",
     "State",
+    "Step",
     "TenutoError",
     "Tool",
     "UnknownExecution",
+    "UnknownName",
     "UnknownTool",
     "WaitingFor",
+    "WorktreeFailed",
     "__version__",
 ]
 

@@ -25,6 +25,11 @@ CODES = {  # stable: programs compare them
     "DiskFull": "disk_full",
     "NewerTape": "newer_tape",
     "EngineFault": "engine_fault",
+    "UnknownName": "unknown_name",
+    "InvalidPlan": "invalid_plan",
+    "RunnerFailed": "runner_failed",
+    "BudgetReached": "budget_reached",
+    "WorktreeFailed": "worktree_failed",
 }
 
 

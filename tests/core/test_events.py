@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tenuto.keeper
 from tenuto.core import events as ev
+from tenuto.core.event import Event
 from tenuto.core.specs import Spec
 from tenuto.core.states import State, WaitingFor
 from tenuto.keeper import verdict
@@ -56,10 +57,8 @@ SAMPLES = [
 
 def test_there_is_a_sample_of_every_event():
     assert {type(one) for one in SAMPLES} == set(TYPES.values())
-    every = {
-        one for one in vars(ev).values() if isinstance(one, type) and issubclass(one, ev.Event)
-    }
-    assert every - {ev.Event} == set(TYPES.values())
+    every = {one for one in vars(ev).values() if isinstance(one, type) and issubclass(one, Event)}
+    assert every - {Event} == set(TYPES.values())
 
 
 @pytest.mark.promise("X1")
@@ -103,7 +102,7 @@ NAMES = st.sampled_from(sorted(TYPES)) | st.text(max_size=9)
 @example(b'{"type":"raised","name":"\\ud800"}')
 @example(b"null")
 def test_garbage_is_an_unknown_event_and_never_raises(body):
-    assert isinstance(ev.decode_event(body), ev.Event)
+    assert isinstance(ev.decode_event(body), Event)
 
 
 @given(
@@ -113,7 +112,7 @@ def test_garbage_is_an_unknown_event_and_never_raises(body):
 )
 def test_no_document_raises(document):
     event = ev.decode_event(json.dumps(document).encode())
-    assert isinstance(event, ev.Event)
+    assert isinstance(event, Event)
     if isinstance(document["type"], str) and document["type"] not in TYPES:
         assert isinstance(event, ev.Unknown)
 
@@ -124,7 +123,7 @@ def test_a_cut_or_changed_event_never_raises(event, data):
     at = data.draw(st.integers(0, len(body) - 1))
     assert isinstance(ev.decode_event(bytes(body[:at])), ev.Unknown)
     body[at] ^= 1 << data.draw(st.integers(0, 7))
-    assert isinstance(ev.decode_event(bytes(body)), ev.Event)
+    assert isinstance(ev.decode_event(bytes(body)), Event)
 
 
 def test_the_name_of_a_newer_event_is_kept():
@@ -176,8 +175,8 @@ def test_every_literal_event_the_keeper_writes_is_known():
 
 
 def keeper_with(outcome: verdict.Outcome | None) -> Any:
-    channel = SimpleNamespace(exec_error=None, raised="", limit=None)
-    return SimpleNamespace(
+    channel = SimpleNamespace(driven=None, exec_error=None, raised="", limit=None)
+    return SimpleNamespace(driven=None,
         outcome=outcome, limits={}, signal_asked=0, channel=channel, cell=None, held=None,
         size=0, lines=0,
     )  # fmt: skip

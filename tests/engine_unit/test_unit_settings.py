@@ -167,11 +167,16 @@ def test_a_bad_value_is_named_with_its_key_and_its_place(places, key, text):
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("value", WRONG_TYPES)
-@pytest.mark.parametrize("key", GOOD)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (key, value)
+        for key in GOOD
+        for value in WRONG_TYPES
+        if value != "true" or not isinstance(GOOD[key][2], bool)  # these take it
+    ],
+)
 def test_a_value_of_the_wrong_type_is_refused(places, key, value):
-    if value == "true" and isinstance(GOOD[key][2], bool):
-        pytest.skip("true is what it takes")
     root, _, environ = places
     (root / "tenuto.toml").write_text(f'"{key}" = {value}\n')
     with pytest.raises(InvalidInput, match=r"tenuto\.toml"):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tenuto.core import events as ev
+from tenuto.core.event import Event
 from tenuto.core.execution import Execution
 from tenuto.core.ids import new_id
 from tenuto.core.listing import Row
@@ -68,7 +69,7 @@ def ended(
     return execution_id
 
 
-def folded(*events: ev.Event, spec: Spec = SPEC) -> Execution:
+def folded(*events: Event, spec: Spec = SPEC) -> Execution:
     execution = Execution("0193a5f2-1111-7222-8333-444455556666")
     created = ev.Created(id=execution.id, spec=spec)
     for number, event in enumerate((created, *events)):

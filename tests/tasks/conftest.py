@@ -30,7 +30,9 @@ def cli(agents: Path) -> Iterator[CommandLine]:
     line = CommandLine(agents)
     import os
 
-    line.env |= {name: value for name, value in os.environ.items() if name.startswith(("TENUTO_", "XDG_"))}
+    line.env |= {
+        name: value for name, value in os.environ.items() if name.startswith(("TENUTO_", "XDG_"))
+    }
     line.env.pop("TENUTO_HOME")
     line.env["PYTHONPATH"] = os.environ["PYTHONPATH"]
     yield line

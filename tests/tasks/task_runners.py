@@ -24,7 +24,10 @@ def _note(line: str) -> None:
 
 
 class SideRunner(EchoRunner):
-    """Notes in a file that a step began, and that it came to its end."""
+    """Notes in a file that a step began, and that it came to its end.
+
+    [[await:file]] waits for a file, [[review]] sends back in the first round and approves in the second.
+    """
 
     def __init__(self) -> None:
         super().__init__("side", "side")
@@ -43,7 +46,8 @@ def _noted(session: EchoSession, step: str):
         file = text.rpartition("[[await:")[2].partition("]]")[0] if "[[await:" in text else ""
         while file and not os.path.exists(file):
             await asyncio.sleep(0.01)
-        async for event in prompt(text):
+        verdict = "approve" if step.endswith(".2") else "send back"
+        async for event in prompt(text.replace("[[review]]", f"[[say:Verdict: {verdict}]]")):
             if isinstance(event, Finished) and event.ok:
                 _note(f"end {step}")
             yield event

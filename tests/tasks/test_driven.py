@@ -119,7 +119,7 @@ def test_a_driver_without_a_last_word_has_not_succeeded_and_can_be_taken_up(
     engine: BlockingEngine, last: str, how: str
 ) -> None:
     snapshot = engine.wait(drive(engine, last), 60)
-    assert (snapshot.state, snapshot.reason) == ("interrupted", "crash")
+    assert (snapshot.state, snapshot.reason) == ("lost", "driver")
     assert snapshot.detail.endswith(how)
 
 

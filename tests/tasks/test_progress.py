@@ -48,7 +48,7 @@ class Memory:
     def go_on(self) -> None: ...
 
 
-def driver(memory: Any, plan: Plan, extend: Any = lambda *_: ()) -> Driver:
+def driver(memory: Any, plan: Plan, extend: Any = lambda *_: ((), None)) -> Driver:
     async def finish() -> list[str]:
         return []
 
@@ -210,8 +210,8 @@ def test_what_follows_from_a_review_is_made_up_for_once() -> None:
         output = "Verdict: approve" if step.id == "rev.2" else "fine"
         return StepFinished(step=step.id, status="completed", output=output)
 
-    def further(plan: Plan, step: Step, output: str) -> tuple[Step, ...]:
-        return extend(plan, step, output, round_of(plan, step))
+    def further(plan: Plan, step: Step, output: str) -> tuple[tuple[Step, ...], None]:
+        return extend(plan, step, output, round_of(plan, step)), None
 
     for _ in range(2):
         assert asyncio.run(driver(memory, plan, further).run(walk, 4)) == "completed"
@@ -266,13 +266,14 @@ def test_a_reviewer_sends_back_and_those_behind_it_wait_for_the_last_review() ->
         output = "SEND BACK" if step.id == "rev" else "fine"
         return StepFinished(step=step.id, status="completed", output=output)
 
-    def extend(_: Plan, step: Step, output: str) -> tuple[Step, ...]:
+    def extend(_: Plan, __: Step, output: str) -> Any:
         if output != "SEND BACK":
-            return ()
-        return (
+            return (), None
+        more = (
             Step("dev.2", "again", depends_on=("dev", "rev"), continues="dev"),
             Step("rev.2", "again", depends_on=("dev.2", "rev"), reviews="dev.2", continues="rev"),
         )
+        return more, None
 
     status, memory = run(plan, walk, extend=extend)
     assert status == "completed"

@@ -144,7 +144,7 @@ def test_a_driver_killed_on_a_full_disk_has_not_succeeded_and_goes_on_later(
         filler.unlink()
         list(engine.follow(execution_id))
         crashed = ended(engine, execution_id)
-        assert (crashed.state, crashed.reason) == ("interrupted", "crash")
+        assert (crashed.state, crashed.reason) == ("lost", "driver")
         assert resumed(engine, execution_id).state == "succeeded"
         never_twice(project, execution_id)
 
@@ -198,7 +198,7 @@ def test_an_agent_that_takes_the_driver_with_it_has_not_succeeded(
         assert (snapshot.state, snapshot.reason) == ("failed", "partial")
         assert "boom" in snapshot.detail
     else:
-        assert (snapshot.state, snapshot.reason) == ("interrupted", "crash")
+        assert (snapshot.state, snapshot.reason) == ("lost", "driver")
     assert progress(project, execution_id).steps["a"].output == "kept"
 
 
@@ -231,7 +231,9 @@ def test_a_tape_that_is_damaged_among_a_tasks_events_is_read_as_far_as_it_can_be
     _, sock = engine.resume(execution_id, False)
     sock.close()
     until(engine, execution_id, lambda: side().count("begin last") > 1)
-    until(engine, execution_id, lambda: words(project, execution_id) == ["word 0", "word 1", "word 2"])
+    until(
+        engine, execution_id, lambda: words(project, execution_id) == ["word 0", "word 1", "word 2"]
+    )
     again = {"first": "s0", "middle": "s1", "planned": ""}[where]
     for name in ("s0", "s1", "s2"):
         assert side().count(f"begin {name}") == (2 if name == again else 1)
@@ -262,7 +264,9 @@ def test_what_follows_from_an_end_is_made_up_for_where_the_tape_was_cut(
     go = Path(os.environ["TENUTO_TEST_SIDE"] + ".go")
     work = plan(
         Step("dev", "[[say:written]]"),
-        Step("rev", f"[[await:{go}]] [[say:Verdict: send back]]", ("dev",), reviews="dev", rounds=1),
+        Step(
+            "rev", f"[[await:{go}]] [[say:Verdict: send back]]", ("dev",), reviews="dev", rounds=1
+        ),
         Step("ship", "[[say:shipped]]", ("rev",)),
         Step("bad", "[[fail:auth]]"),
         Step("never", "x", ("bad",)),

@@ -15,6 +15,7 @@ from tenuto.bench import (
     deno,
     hostcalls,
     mcp,
+    metering,
     output,
     sandboxing,
     starting,
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "sandbox": sandboxing.sandbox,
     "hostcalls": hostcalls.hostcalls,
     "deno": deno.deno,
+    "metering": metering.metering,
     "tasks": tasks.tasks,
 }
 

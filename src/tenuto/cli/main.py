@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "task": ("task", "have agents do a task: one, a chain of them, or a graph"),
     "approve": ("task", "say yes to what a task asks"),
     "deny": ("task", "say no to what a task asks"),
+    "budget": ("budget", "what agents spent and may spend"),
     "ps": ("ps", "list what runs"),
     "status": ("status", "what runs, and how many stand in each state"),
     "tree": ("status", "executions with those started inside them"),

@@ -65,9 +65,9 @@ def _progress(engine: BlockingEngine, execution: Execution) -> Progress | None:
     """Return how far it is, if it is a task."""
     if execution.spec is None or execution.spec.kind != "task":
         return None
-    from tenuto.engine.tasks import progress_of
+    from tenuto.engine.tasks import progress_now
 
-    return progress_of(engine.project.folder(execution.id))
+    return progress_now(engine.project, execution.id)
 
 
 def _document(snapshot: Snapshot, execution: Execution) -> dict[str, Any]:

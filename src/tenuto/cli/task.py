@@ -197,7 +197,7 @@ class TaskStay(Stay):
     def _tell_end(self, snapshot: Snapshot) -> None:
         console = self._console
         console.fresh_line(anywhere=True)
-        for line in summary(tasks.progress_of(self._engine.project.folder(self._id))):
+        for line in summary(tasks.progress_now(self._engine.project, self._id)):
             console.note(line)
         if not snapshot:
             console.message(f"tenuto: {how_it_ended(snapshot, console)}")

@@ -57,6 +57,7 @@ class Progress:
         self._ready: dict[str, None] = {}
         self._superseded: set[str | None] = set()
         self._early: list[tuple[ev.TaskEvent, int]] = []
+        self._undone = False  # something was asked for beside the steps, and not reached
 
     def apply(self, event: ev.TaskEvent, time_ns: int = 0) -> None:
         """Take one event; of a step that no plan has told yet, once one does.
@@ -65,7 +66,10 @@ class Progress:
         """
         if isinstance(event, _OF_STEPS) and event.step not in self.steps:
             self._early.append((event, time_ns))
-            return
+        else:
+            self._take(event, time_ns)
+
+    def _take(self, event: ev.TaskEvent, time_ns: int) -> None:
         match event:
             case ev.Planned(plan=plan):
                 self.plan, self.strategy, self.reason = plan, event.strategy, event.reason
@@ -89,8 +93,9 @@ class Progress:
             case ev.Decided(n=n):
                 self.asked.pop(n, None)
                 self.decisions[n] = event
-            case ev.Warned(text=text):
+            case ev.Warned(text=text, about=about):
                 self.warnings.append(text)
+                self._undone = self._undone or about in ("rejected", "worktree")
             case ev.TaskFinished():
                 self.finished = event
             case _:
@@ -206,7 +211,7 @@ class Progress:
         """Completed, failed, or partial: some steps were completed and some not."""
         latest = [one for name, one in self.steps.items() if name not in self._superseded]
         good = sum(one.status == "completed" for one in latest)
-        if good == len(latest):
+        if good == len(latest) and not self._undone:
             return "completed"
         return "partial" if good else "failed"
 

@@ -48,7 +48,11 @@ def round_of(plan: Plan, step: Step) -> int:
     """Return how many reviews there were, with this one, of what it reviews."""
     steps = {one.id: one for one in plan.steps}
     number = 1
-    while step.continues in steps and steps[step.continues].reviews is not None:
-        step = steps[step.continues]
+    while step.continues in steps and step.reviews in steps:
+        before = steps[step.continues]
+        # one that merely goes on in another reviewer's session is no further round
+        if before.reviews is None or steps[step.reviews].continues != before.reviews:
+            break
+        step = before
         number += 1
     return number

@@ -124,7 +124,8 @@ class Warned(Event, frozen=True, tag="warned"):
 
     text: str
     step: str = ""
-    about: Literal["budget", "worktree"] = "budget"
+    about: Literal["budget", "review", "rejected", "worktree"] = "budget"
+    """A bound; a review without a verdict, or one that was not satisfied; a branch not merged."""
 
 
 class TaskFinished(Event, frozen=True, tag="task_finished"):

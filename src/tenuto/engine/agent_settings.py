@@ -210,7 +210,7 @@ def _selection(fields: dict[str, Any], name: str, value: Any, _: str) -> Any:
     # keys of `files` are numbers, which TOML writes as texts
     whole["files"] = {_number(key): one for key, one in whole["files"].items()}
     fields["selection"] = msgspec.convert(whole, Tables)
-    return whole[name]
+    return cast("Any", value)
 
 
 def _number(key: Any) -> int:

@@ -171,6 +171,37 @@ def report(engine: BlockingEngine, most: int = 20) -> BudgetReport:
         )
 
 
+def report_document(report: BudgetReport) -> dict[str, Any]:
+    """Return a report for programs; amounts are dollars."""
+
+    def told(spend: Spend) -> dict[str, Any]:
+        return {
+            "requests": spend.requests, "cost": float(spend.cost),
+            "tokens": msgspec.to_builtins(spend.tokens), "total_tokens": spend.tokens.total,
+            "reserved": float(spend.reserved), "unpriced": spend.unpriced,
+            "estimated": spend.estimated, "unsettled": spend.unsettled,
+        }  # fmt: skip
+
+    def amount(value: Decimal | None) -> float | None:
+        return None if value is None else float(value)
+
+    limits = report.limits
+    return {
+        "schema": 1,
+        "day": told(report.day),
+        "month": told(report.month),
+        "limits": {
+            "daily": amount(limits.daily), "monthly": amount(limits.monthly),
+            "task": amount(limits.task), "hard": limits.hard,
+        },
+        "days": {day: told(one) for day, one in report.days.items()},
+        "executions": [
+            {"id": one.id, "title": one.title, **told(one.spend)} for one in report.executions
+        ],
+        "health": msgspec.to_builtins(report.health),
+    }  # fmt: skip
+
+
 class opened:
     """A project's ledger, for as long as it is needed."""
 
@@ -198,9 +229,11 @@ def decide(
     """Say whether a step may begin: go, warn, ask or stop.
 
     With an estimate of what it may come to, a bound that it would reach counts too; one that is hard
-    is only warned of then, since nothing is spent yet.
+    is only warned of then, since nothing is spent yet. What is news now is none the next time.
     """
     now = ledger.judge(execution, step, limits)
+    if now.news:
+        ledger.warned(execution, now.crossings)
     if now.verdict != "go" or ahead is None:
         return now
     later = ledger.judge(execution, step, limits, ahead)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from tenuto.core.errors import TenutoError
 from tenuto.dispatch.launch import FreshLauncher
 from tenuto.engine import gateways
 from tenuto.engine.agent_settings import load_agent_settings
@@ -44,8 +45,11 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _tasks_run(project: Project) -> bool:
     """Tell whether any task of the project is live: its next request may come at any time."""
-    settings, _ = load_settings(project.root, os.environ)
-    engine = BlockingEngine(project, settings, FreshLauncher())
+    try:
+        settings, _ = load_settings(project.root, os.environ)
+        engine = BlockingEngine(project, settings, FreshLauncher())
+    except TenutoError:
+        return False  # whoever needs us can have another of us
     try:
         return bool(engine.list(running=True, kind="task", most=1))
     finally:

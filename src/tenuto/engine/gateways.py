@@ -15,6 +15,7 @@ from tenuto.core.budget import Crossing, Verdict
 from tenuto.core.errors import EngineFault, KeeperUnreachable, NotRunning
 from tenuto.core.runs import Endpoint
 from tenuto.dispatch import control
+from tenuto.engine.reports import GATEWAY as TITLE
 from tenuto.engine.work import Options
 from tenuto.keeper.procfs import MARK
 from tenuto.metering import passes, upstreams
@@ -25,9 +26,9 @@ from tenuto.stores.tape import is_kept
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
-TITLE = "metering gateway"
 KEY_NAMES = upstreams.KEY_NAMES
 """Variables that a runtime must not be given when its requests go through a gateway."""
+_MODULE = "tenuto.engine.gateway_main"
 _START_PATIENCE_S = 60.0
 _ANSWER_PATIENCE_S = 5.0
 
@@ -114,7 +115,13 @@ def _around(project: Project, environ: Mapping[str, str], secret: bytes) -> Gate
         for name in _marks(project.home):
             record = read_record(project.home, name)
             if record is not None and record.url == base:
-                return _answering(project, record, secret)
+                found = _answering(project, record, secret)
+                if found is None:
+                    raise EngineFault(
+                        f"the metering gateway at {base}, which all this goes through, is gone",
+                        "start the task anew",
+                    )
+                return found
     return None
 
 
@@ -153,7 +160,7 @@ def _start(
     idle_s: float | None,
 ) -> GatewayInfo:
     project = engine.project
-    words = [sys.executable, "-P", "-m", "tenuto.engine.gateway_main", project.root, project.home]
+    words = [sys.executable, "-P", "-m", _MODULE, project.root, project.home]
     if idle_s is not None:
         words.append(str(idle_s))
     # it belongs to nobody: what started it may end, and it serves the next

@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import os
 import re
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from string import Template
 
@@ -20,6 +19,7 @@ from tenuto.core.errors import EngineFault, InvalidInput
 from tenuto.core.selection import Role, unknown_name
 from tenuto.engine.settings import user_file
 from tenuto.engine.skills import Skill
+from tenuto.engine.textfiles import read_beginning
 
 _SHIPPED = os.path.join(os.path.dirname(__file__), "prompt_templates")
 _TEMPLATE_MOST = 256 * 1024
@@ -233,29 +233,16 @@ def _places(names: Sequence[str], cwd: str) -> dict[str, str]:
 def _content(path: str, real: str, most: int) -> tuple[str, int]:
     """Return the beginning of a text file, at most so many bytes of it, and its whole size."""
     hint = "name a text file that is there, or leave it out"
-    try:
-        # never waits for the other end of a pipe
-        file = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise InvalidInput(f"cannot read the file {path}: {error.strerror}", hint) from None
-    with os.fdopen(file, "rb", buffering=0) as stream:
-        told = os.fstat(file)
-        if not stat.S_ISREG(told.st_mode):
-            what = "a folder" if stat.S_ISDIR(told.st_mode) else "no regular file"
-            raise InvalidInput(f"cannot read the file {path}: it is {what}", hint)
-        # a little more than is shown, so that a binary file is seen for what it is
-        data = bytearray()
-        while len(data) < max(most, 8192) + 4 and (piece := stream.read(1 << 20)):
-            data += piece
-    size = max(told.st_size, len(data))
+    # a little more than is shown, so that a binary file is seen for what it is
+    data, size = read_beginning(real, max(most, 8192) + 4, hint)
     try:
         decoder = codecs.getincrementaldecoder("utf-8")()
-        decoder.decode(bytes(data), final=len(data) >= size)
+        decoder.decode(data, final=len(data) >= size)
     except UnicodeDecodeError as error:
         raise InvalidInput(f"the file {path} is not UTF-8 text: byte {error.start}", hint) from None
     if b"\0" in data:
         raise InvalidInput(f"the file {path} is binary: byte {data.index(0)} is 0", hint)
-    return _cut(bytes(data), most).decode(), size
+    return _cut(data, most).decode(), size
 
 
 def _cut(data: bytes, most: int) -> bytes:
@@ -277,17 +264,11 @@ def _marked(path: str) -> str:
 
 
 def _read_whole(path: str) -> str:
+    data, _ = read_beginning(os.path.realpath(path), _TEMPLATE_MOST + 1, "correct or remove it")
+    if len(data) > _TEMPLATE_MOST:
+        raise InvalidInput(f"{path} is too large for a template", "shorten it")
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(file, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise InvalidInput(f"{path} is no file", "remove it")
-            data = stream.read(_TEMPLATE_MOST + 1)
-        if len(data) > _TEMPLATE_MOST:
-            raise InvalidInput(f"{path} is too large for a template", "shorten it")
         return data.decode("utf-8-sig")
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}", "check its rights") from None
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not UTF-8: byte {error.start}", "save it anew") from None
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -22,6 +21,7 @@ import msgspec
 from tenuto.core.errors import InvalidInput
 from tenuto.core.selection import unknown_name
 from tenuto.engine.settings import user_file
+from tenuto.engine.textfiles import read_beginning
 
 SKILL_MOST = 64 * 1024  # bytes of one skill
 _FOLDERS = (os.path.join("tenuto", "skills"), os.path.join(".claude", "skills"))
@@ -141,15 +141,7 @@ def _read(name: str, folder: str, path: str) -> Skill:
     real = os.path.realpath(path)
     if not _within(real, os.path.realpath(folder)):
         raise InvalidInput(f"{path} leads out of its folder, to {real}")
-    try:
-        # never waits for the other end of a pipe that somebody put there
-        file = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
-    with os.fdopen(file, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise InvalidInput(f"{path} is no file")
-        data = stream.read(SKILL_MOST + 1)
+    data, _ = read_beginning(real, SKILL_MOST + 1)
     if len(data) > SKILL_MOST:
         raise InvalidInput(f"{path} is larger than {SKILL_MOST // 1024} KiB")
     try:

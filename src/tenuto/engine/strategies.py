@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
 from tenuto.core.errors import InvalidInput, InvalidPlan, TenutoError
 from tenuto.core.plan import Plan, Step, check_plan
+from tenuto.core.rounds import feedback_of
 from tenuto.core.selection import ROLES, TABLES, Role, Tables, choose, unknown_name
 from tenuto.core.tasks import TaskSpec
 from tenuto.engine.plugins import load_part, named_parts
@@ -240,7 +241,8 @@ def extend(plan: Plan, step: Step, output: str, round: int) -> tuple[Step, ...]:
     """Return the steps that follow when a reviewer's output sends back, the `round`th time (1 first).
 
     They are the reviewed step again, which goes on in its session and waits for the review, and
-    the reviewer again. Nothing if it does not send back, or has done so as often as it may.
+    the reviewer again (core.rounds.extended puts them into the plan). Nothing if it does not send
+    back, or has done so as often as it may.
     """
     if step.reviews is None or not 1 <= round <= step.rounds:
         return ()
@@ -266,42 +268,6 @@ def extend(plan: Plan, step: Step, output: str, round: int) -> tuple[Step, ...]:
         reviews=again.id,
     )
     return again, check
-
-
-def extended(plan: Plan, steps: Sequence[Step]) -> Plan:
-    """Return the plan with steps that `extend` made, once they are on the tape.
-
-    What waits for the reviewer waits for the new one from here on, and has the new work in the
-    place of the old: none of these can have begun, since the reviewer has only just ended.
-    """
-    new = {step.id for step in steps}
-    heirs: dict[str | None, str] = {step.continues: step.id for step in steps if step.continues}
-    reviewers = {step.continues for step in steps if step.reviews in new}
-
-    def moved(step: Step) -> Step:
-        if reviewers.isdisjoint(step.depends_on):
-            return step
-        return msgspec.structs.replace(
-            step,
-            depends_on=tuple(dict.fromkeys(heirs.get(one, one) for one in step.depends_on)),
-            continues=heirs.get(step.continues, step.continues),
-            reviews=heirs.get(step.reviews, step.reviews),
-        )
-
-    whole = (*(moved(step) for step in plan.steps), *steps)
-    return check_plan(msgspec.structs.replace(plan, steps=whole))
-
-
-def feedback_of(plan: Plan, step: Step) -> str | None:
-    """Return the id of the review because of which a step is done again, if it is."""
-    if step.continues is None:
-        return None
-    steps = {one.id: one for one in plan.steps}
-    again = {one.continues for one in plan.steps if one.reviews == step.id}
-    for name in step.depends_on:
-        if name in again and name in steps and steps[name].reviews == step.continues:
-            return name
-    return None
 
 
 def _next_id(name: str, round: int, taken: Iterable[str]) -> str:

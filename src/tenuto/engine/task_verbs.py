@@ -6,13 +6,21 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from tenuto.core.execution import Snapshot
 from tenuto.engine.work import Options, Work
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+    from typing import Literal
+
+    from tenuto.core.budget import BudgetLimits
     from tenuto.core.progress import Progress
     from tenuto.core.task_events import Decided
     from tenuto.engine.blocking import BlockingEngine
+    from tenuto.engine.budgets import BudgetReport
+    from tenuto.engine.runtimes import Found, RuntimeInfo
     from tenuto.engine.settings import Settings
     from tenuto.engine.watch import Watch
 
@@ -50,9 +58,12 @@ class TaskVerbs:
         execution_id, sock = await self._call(self._engine.start, work)
         return await self._wait(self._engine.watch(execution_id, -1, sock), wait, None, began)
 
-    async def start_task(self, text: str = "", *, plan: Any = None, **options: Any) -> str:
-        """Start a task and return its id; options as for `task`."""
+    async def start_task(
+        self, text: str = "", *, plan: Any = None, execution_id: str = "", **options: Any
+    ) -> str:
+        """Start a task and return its id (a new one unless given); options as for `task`."""
         work = await self._call(self._task_work, text, plan, {"detached": True, **options})
+        work = msgspec.structs.replace(work, execution_id=execution_id)
         execution_id, sock = await self._call(self._engine.start, work)
         sock.close()
         return execution_id
@@ -71,7 +82,7 @@ class TaskVerbs:
         def read() -> Progress:
             execution = self._engine.execution(execution_id)
             tasks.task_of(execution.spec)
-            return tasks.progress_of(self._engine.project.folder(execution.id))
+            return tasks.progress_now(self._engine.project, execution.id)
 
         return await self._call(read)
 
@@ -90,3 +101,55 @@ class TaskVerbs:
         from tenuto.engine import tasks
 
         return await self._call(tasks.decide, self._engine, execution_id, False, n, why, by)
+
+    # What there is to work with
+
+    async def runtimes(self, found: Found | None = None) -> list[RuntimeInfo]:
+        """Look at every runtime of agents: whether it works here, or what it lacks.
+
+        That runs programs and takes seconds; `found` is told of each as soon as it is known.
+        """
+        from tenuto.engine.agent_settings import load_agent_settings
+        from tenuto.engine.runtimes import runtimes
+
+        engine = self._engine
+        agents, _ = await self._call(load_agent_settings, engine.project.root, engine.environ)
+        return await runtimes(engine.settings, agents, engine.environ, engine.project.root, found)
+
+    async def strategies(self) -> tuple[str, ...]:
+        """Return the names of all strategies, users' own among them."""
+
+        def read() -> tuple[str, ...]:
+            from tenuto.engine.agent_settings import load_agent_settings
+            from tenuto.engine.strategies import known_strategies
+
+            engine = self._engine
+            agents, _ = load_agent_settings(engine.project.root, engine.environ)
+            return known_strategies(agents.strategies)
+
+        return await self._call(read)
+
+    # Budgets
+
+    async def budget(self, most: int = 20) -> BudgetReport:
+        """Return what was spent today and this month, and what may be; and by the newest executions."""
+        from tenuto.engine import budgets
+
+        return await self._call(budgets.report, self._engine, most)
+
+    async def set_budget(self, **limits: Decimal | float | bool | None) -> BudgetLimits:
+        """Set limits in dollars, None for none: daily, monthly, task; and whether they are hard."""
+        from tenuto.engine import budgets
+        from tenuto.engine.settings import parse_dollars
+
+        given = {
+            name: value if value is None or isinstance(value, bool) else parse_dollars(value)
+            for name, value in limits.items()
+        }
+        return await self._call(lambda: budgets.set_limits(self._engine, **given))
+
+    async def reset_budget(self, window: Literal["daily", "monthly"], by: str = "python") -> None:
+        """Let a window count from zero again."""
+        from tenuto.engine import budgets
+
+        await self._call(budgets.reset, self._engine, window, by)

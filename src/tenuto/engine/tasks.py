@@ -22,6 +22,7 @@ from tenuto.dispatch import control
 from tenuto.engine.watch import Watch
 from tenuto.engine.work import Options, Work
 from tenuto.keeper.frames import EVENT
+from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
 
 if TYPE_CHECKING:
@@ -170,6 +171,24 @@ def progress_of(folder: str) -> Progress:
     return progress
 
 
+def progress_now(project: Project, execution_id: str) -> Progress:
+    """Return how far a task is, with all that the ledger has counted for it by now.
+
+    The tape has what a step had cost when it ended. Of a step that runs, or whose driver was killed,
+    only the ledger knows.
+    """
+    from tenuto.engine.budgets import opened
+
+    progress = progress_of(project.folder(execution_id))
+    with opened(project) as ledger:
+        for one in progress.steps.values():
+            spend = ledger.spend(execution_id, one.step.id)
+            if spend.requests:
+                one.tokens = spend.tokens
+                one.cost = spend.cost if spend.requests > spend.unpriced else None
+    return progress
+
+
 # Decisions
 
 
@@ -234,7 +253,8 @@ def result_document(progress: Progress, most: int | None = None) -> dict[str, An
     steps = [
         {
             "id": one.step.id, "status": one.status, "role": one.role, "runtime": one.runtime,
-            "model": one.model, "attempts": one.attempt, "output": one.output[:each], "error": one.error[:each],
+            "model": one.model, "attempts": one.attempt,
+            "output": one.output[:each], "error": one.error[:each],
             "tokens_in": one.tokens.input + one.tokens.cache_read + one.tokens.cache_write,
             "tokens_out": one.tokens.output, "cost": _money(one.cost),
             "unmetered": one.unmetered, "duration_s": one.duration_s, "session": one.session,

@@ -25,6 +25,7 @@ _TRIES = 40  # while another git holds a lock: about 8 s in all
 _PAUSE = 0.2
 _LOCKED = re.compile(r"\.lock'?: File exists|could not lock|cannot lock ref|unable to lock", re.I)
 _START = "refs/worktree/tenuto-start"  # each worktree has its own refs of this kind
+_NOTE = ".branch"  # in the folder of the worktrees: what was checked out when the task began
 _QUIET = (
     "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "commit.gpgSign=false",
     "-c", "user.name=Tenuto", "-c", "user.email=tenuto@localhost", "-c", "gc.auto=0",
@@ -68,15 +69,17 @@ class Worktrees:
         self._top = self._repository(cwd)
         self._inner = os.path.relpath(os.path.realpath(cwd), self._top)
         self._base = os.path.realpath(base)
-        if self._base == self._top or self._base.startswith(self._top + "/"):
+        inside = self._base == self._top or self._base.startswith(self._top + "/")
+        # a folder that git ignores is as good as one outside
+        if inside and self._run(("check-ignore", "--quiet", self._base), self._top)[0]:
             raise WorktreeFailed(
                 f"the folder for worktrees, {base}, is inside the checkout {self._top}",
-                "name one outside of it",
+                "name one outside of it, or let git ignore it",
             )
         self._prefix = f"tenuto/{short(task)}/"
         common = self._git("rev-parse", "--git-common-dir")
         self._common = os.path.join(self._top, common)
-        self._target = self._git("symbolic-ref", "--quiet", "--short", "HEAD", fine=(1,))
+        self._target = self._noted() or self._current()
 
     @property
     def target(self) -> str:
@@ -103,6 +106,7 @@ class Worktrees:
         path = os.path.join(self._base, branch.removeprefix(self._prefix))
         os.makedirs(self._base, mode=0o700, exist_ok=True)
         with self._lock():
+            self._note()
             begun = self._registered(path)
             if begun and self._start(path):
                 return self._worktree(step, path, branch)
@@ -127,6 +131,14 @@ class Worktrees:
                 raise
         self._begin(path, self._git("rev-parse", "HEAD", at=path))
         return self._worktree(step, path, branch)
+
+    def find(self, step: str) -> Worktree | None:
+        """Return a step's worktree if it has one, without making any."""
+        branch = self.branch_of(step)
+        path = os.path.join(self._base, branch.removeprefix(self._prefix))
+        with self._lock():
+            there = self._registered(path) and self._start(path)
+        return self._worktree(step, path, branch) if there else None
 
     def commit(self, tree: Worktree, message: str) -> bool:
         """Record all changes of a step on its branch; tell whether it has any of its own."""
@@ -171,7 +183,8 @@ class Worktrees:
         with self._lock():
             if self._registered(path):
                 self._git("worktree", "remove", "--force", "--force", path)
-            shutil.rmtree(path, ignore_errors=True)
+            if os.path.isfile(os.path.join(path, ".git")):  # one that git has forgotten
+                shutil.rmtree(path, ignore_errors=True)
             self._git("worktree", "prune")
             if self._commit_of(branch):
                 self._git("branch", "--quiet", "-D", branch)
@@ -181,6 +194,8 @@ class Worktrees:
     def tidy(self) -> None:
         """Remove the folder of the worktrees, if none is left in it."""
         try:
+            if os.listdir(self._base) == [_NOTE]:
+                os.unlink(os.path.join(self._base, _NOTE))
             os.rmdir(self._base)
         except OSError:
             pass
@@ -225,7 +240,7 @@ class Worktrees:
 
     def _refusal(self) -> str:
         """Return why nothing can be merged into the user's checkout now, or nothing."""
-        now = self._git("symbolic-ref", "--quiet", "--short", "HEAD", fine=(1,))
+        now = self._current()
         if not now:
             return "no branch is checked out to merge into: merge it by hand"
         if now != self._target:
@@ -241,6 +256,22 @@ class Worktrees:
                 "stash them, then merge it by hand"
             )
         return ""
+
+    def _current(self) -> str:
+        return self._git("symbolic-ref", "--quiet", "--short", "HEAD", fine=(1,))
+
+    def _noted(self) -> str:
+        """Return the branch on which the task began, from a run before this one."""
+        try:
+            with open(os.path.join(self._base, _NOTE), encoding="utf-8") as file:
+                return file.read()
+        except OSError:
+            return ""
+
+    def _note(self) -> None:
+        if not os.path.exists(os.path.join(self._base, _NOTE)):
+            with open(os.path.join(self._base, _NOTE), "w", encoding="utf-8") as file:
+                file.write(self._target)
 
     def _undo(self, before: str) -> None:
         """Bring the checkout back to where it was before a merge that failed half way."""

@@ -54,12 +54,6 @@ def orphaned() -> Outcome:
     return Outcome("killed", "orphaned", "the driver that it worked for has ended")
 
 
-def crashed(code: int) -> Outcome:
-    """Return the end of a task whose driver ended without a last word: it can be taken up again."""
-    how = _name(-code) if code < 0 else f"exit code {code}"
-    return Outcome("interrupted", "crash", f"its driver ended without a last word: {how}")
-
-
 def protocol(how: str) -> Outcome:
     """Return the end of an execution whose child broke the rules of its line to us."""
     return Outcome("failed", "protocol", how)
@@ -96,10 +90,19 @@ def record(keeper: Keeper, status: int, usage: resource.struct_rusage | None) ->
     elif keeper.cell is not None and keeper.cell.gone is not None:
         outcome = keeper.outcome or Outcome("failed", *keeper.cell.why_gone())
     elif keeper.outcome is None and keeper.driven is not None:
-        outcome = keeper.driven.outcome or crashed(code)
+        outcome = keeper.driven.outcome or _of_driver(keeper, code)
     else:
         outcome = keeper.outcome or _of_sandbox(keeper, code) or _from_status(keeper, code, usage)
     return {**fields, "state": outcome.state, "reason": outcome.reason, "detail": outcome.detail}
+
+
+def _of_driver(keeper: Keeper, code: int) -> Outcome:
+    """Return the end of a driver without a last word: what it did is on the tape, and no success."""
+    asked = keeper.signal_asked
+    if asked and code in (-asked, 128 + asked):
+        return killed(asked)
+    how = _name(-code) if code < 0 else f"exit code {code}"
+    return Outcome("lost", "driver", f"its driver died: {how}")
 
 
 def _of_sandbox(keeper: Keeper, code: int) -> Outcome | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import cache
 from typing import Any, cast
 
@@ -13,8 +14,13 @@ from tenuto.core.errors import InvalidInput
 from tenuto.core.quantities import parse_duration
 from tenuto.core.specs import check_text
 from tenuto.mcp.catalogue import ACTIONS
+from tenuto.mcp.task_catalogue import ALIASES
 
 _SHOWN = 5
+_FREE = ("code", "text", "stdinData")
+_WINDOWS: dict[Any, str | None] = {
+    True: "day", False: None, "daily": "day", "monthly": "month", "today": "day",
+}  # fmt: skip
 
 
 class Arguments:
@@ -38,7 +44,10 @@ def checked(tool: str, given: dict[str, Any], tools: list[dict[str, Any]]) -> Ar
     """Return a call's arguments, or raise InvalidInput with what is wrong and what is valid."""
     schema = next(one["inputSchema"] for one in tools if one["name"] == tool)
     known = schema["properties"]
-    tidy = {_spelled(name, known): value for name, value in given.items() if value is not None}
+    names = ALIASES.get(tool, {})
+    spelled = {_spelled(name, known): value for name, value in given.items() if value is not None}
+    tidy = {names.get(name, name): value for name, value in spelled.items()}
+    _widen(tool, tidy)
     action = tidy.get("action")
     if tool == "execute" and action is not None and action not in ACTIONS:
         raise InvalidInput(f"Unknown action: {str(action)[:80]}", f"actions: {', '.join(ACTIONS)}")
@@ -49,7 +58,7 @@ def checked(tool: str, given: dict[str, Any], tools: list[dict[str, Any]]) -> Ar
             f"{tool}: {'; '.join(faults[:_SHOWN])}", f"it takes {parameters(schema)}"
         )
     for name, value in tidy.items():
-        if isinstance(value, str) and name not in ("code", "text", "stdinData"):
+        if isinstance(value, str) and name not in _FREE:
             check_text(name, value)
     return Arguments(tidy)
 
@@ -70,6 +79,47 @@ def _meant(value: Any, schema: dict[str, Any]) -> Any:
     if kind == "integer" and isinstance(value, str) and value.isdecimal() and len(value) < 20:
         return int(value)
     return cast("Any", value)
+
+
+def _widen(tool: str, tidy: dict[str, Any]) -> None:
+    """Take the other shapes in which users of tasks and budgets give things."""
+    if tool == "engine_execute":
+        _widen_plan(tidy)
+        if isinstance(tidy.get("context"), (dict, list)):
+            tidy["context"] = msgspec.json.format(msgspec.json.encode(tidy["context"])).decode()
+        if isinstance(tidy.get("worktree"), bool):
+            tidy["worktree"] = "keep" if tidy["worktree"] else None
+        for name in ("files", "skills", "chain"):
+            if isinstance(tidy.get(name), str):
+                tidy[name] = [tidy[name]]
+    elif tool == "engine_budget":
+        _widen_budget(tidy)
+    for name in [name for name, value in tidy.items() if value is None]:
+        del tidy[name]
+
+
+def _widen_plan(tidy: dict[str, Any]) -> None:
+    """Take a plan as an object with steps, and as text, too."""
+    plan: Any = tidy.get("plan")
+    if isinstance(plan, str):
+        with suppress(msgspec.DecodeError, RecursionError):
+            plan = msgspec.json.decode(plan)
+    if isinstance(plan, dict) and plan.keys() <= {"steps", "tasks", "concurrency"}:  # pyright: ignore
+        whole = cast("dict[str, Any]", plan)
+        plan = whole.get("steps", whole.get("tasks"))
+        tidy.setdefault("concurrency", whole.get("concurrency"))
+    tidy["plan"] = plan
+
+
+def _widen_budget(tidy: dict[str, Any]) -> None:
+    if "max_tokens" in tidy:
+        raise InvalidInput(
+            "limits of the project are dollars, it has none in tokens",
+            "give max_tokens to engine_execute, for one task",
+        )
+    reset: Any = tidy.get("reset")
+    if isinstance(reset, (bool, str)) and reset in _WINDOWS:
+        tidy["reset"] = _WINDOWS[reset]
 
 
 @cache

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tenuto.mcp.describing import CURSOR, ID, SECONDS, tool
+from tenuto.mcp.task_catalogue import ALL as TASK_TOOLS
+
 LEAST_OUTPUT = 1024  # less would hold no answer
 TASKS = "io.modelcontextprotocol/tasks"
 ACTIONS = (
@@ -31,18 +34,11 @@ Tenuto runs code and commands to their end. Nothing times out: a call that takes
 - Handed over? output(execution_id=…, cursor=…, wait_s=50) gives what is new, or the end; repeat it.
 - It asks for something? send_input(execution_id=…, text=…).
 - End it: kill(execution_id=…). Ids work in every later session, also after a restart.
+- Have another AI agent do something: engine_execute(task="…", files=[…]), or plan=[…] for steps that \
+depend on each other. It is handed over in the same way. It asks? approve(execution_id=…) or deny(…).
 Code without a language is JavaScript in a sandboxed VM: no files, network or modules there; use \
 language="node", "python" or "bash" for those."""
 
-_ID = {
-    "type": "string",
-    "description": "The execution's id, or a unique beginning of it.",
-}
-_CURSOR = {
-    "type": "string",
-    "description": "The cursor of the last answer: only what came after it is given. "
-    "Leave it out for everything from the beginning.",
-}
 _LIMITS = {
     "type": "object",
     "description": "Bounds to enforce. Nothing is limited unless it is named here "
@@ -62,44 +58,7 @@ _LIMITS = {
         },
     },
 }
-_SECONDS = {"type": "number", "minimum": 0}
-# Claude Code hides tools behind a search unless they ask to be shown. Our answers name these, so a
-# model must be able to call them without looking for them first.
-_AT_ONCE = ("execute", "output", "send_input", "list", "kill")
-
-
-def _tool(
-    name: str,
-    title: str,
-    description: str,
-    properties: dict[str, Any],
-    required: tuple[str, ...] = (),
-    read_only: bool = False,
-    destructive: bool = False,
-) -> dict[str, Any]:
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": properties,
-        "additionalProperties": False,
-    }
-    if required:
-        schema["required"] = list(required)
-    hints: dict[str, Any] = {"title": title, "readOnlyHint": read_only, "openWorldHint": True}
-    if not read_only:
-        hints["destructiveHint"] = destructive
-    tool: dict[str, Any] = {
-        "name": name,
-        "title": title,
-        "description": description,
-        "inputSchema": schema,
-        "annotations": hints,
-    }
-    if name in _AT_ONCE:
-        tool["_meta"] = {"anthropic/alwaysLoad": True}
-    return tool
-
-
-_EXECUTE = _tool(
+_EXECUTE = tool(
     "execute",
     "Run code or a command",
     """\
@@ -137,7 +96,7 @@ Long output is cut at {limit} or 1500 lines; the cursor goes on where it was cut
             "description": "The folder to run in. Default: the project's.",
         },
         "wait": {
-            **_SECONDS,
+            **SECONDS,
             "description": "Seconds to wait for the end before handing over; 0 = at once. "
             "Keep it below your client's own timeout (often 60).",
         },
@@ -164,9 +123,9 @@ Long output is cut at {limit} or 1500 lines; the cursor goes on where it was cut
             "description": "Confine a full language or command: auto as well as the machine can, "
             "require or fail.",
         },
-        "deadline": {**_SECONDS, "description": "End it after so many seconds. Default: never."},
+        "deadline": {**SECONDS, "description": "End it after so many seconds. Default: never."},
         "idle": {
-            **_SECONDS,
+            **SECONDS,
             "description": "End it after so many seconds without output. Default: never.",
         },
         "idempotencyKey": {
@@ -180,14 +139,14 @@ Long output is cut at {limit} or 1500 lines; the cursor goes on where it was cut
             "enum": list(ACTIONS),
             "description": "Manage executions instead of running code.",
         },
-        "executionId": {**_ID, "description": _ID["description"] + " For actions."},
+        "executionId": {**ID, "description": ID["description"] + " For actions."},
         "stdinData": {"type": "string", "description": "send_stdin: the text; a newline is added."},
         "eof": {"type": "boolean", "description": "send_stdin: close stdin afterwards."},
         "since": {
             "type": "string",
             "description": "get_progress: only output later than this ISO time (or an age: 10m).",
         },
-        "cursor": {**_CURSOR, "description": "get_progress, get_async_log: only output after it."},
+        "cursor": {**CURSOR, "description": "get_progress, get_async_log: only output after it."},
         "clearHistory": {
             "type": "boolean",
             "default": True,
@@ -201,7 +160,7 @@ Long output is cut at {limit} or 1500 lines; the cursor goes on where it was cut
     destructive=True,
 )
 
-_OUTPUT = _tool(
+_OUTPUT = tool(
     "output",
     "Read an execution's output, or wait for it",
     """\
@@ -210,10 +169,10 @@ waits for the end (or for `until`, or for the program asking for input) and answ
 after wait_s seconds with what came. Reading never consumes. Works for running and ended ones, in \
 any session. Cut at {limit} or 1500 lines; call again with the new cursor.""",
     {
-        "execution_id": _ID,
-        "cursor": _CURSOR,
+        "execution_id": ID,
+        "cursor": CURSOR,
         "wait_s": {
-            **_SECONDS,
+            **SECONDS,
             "description": "Seconds to wait for the end; 0 (default) answers at once. "
             "50 suits clients that give up after 60.",
         },
@@ -232,23 +191,23 @@ any session. Cut at {limit} or 1500 lines; call again with the new cursor.""",
     read_only=True,
 )
 
-_SEND = _tool(
+_SEND = tool(
     "send_input",
     "Write to an execution's stdin",
     """\
 Write a line to a running program, before or after it asks; lines queue in order. The answer says \
 delivered (it was waiting), queued, or closed, and what the program said to it within a moment.""",
     {
-        "execution_id": _ID,
+        "execution_id": ID,
         "text": {"type": "string", "description": "What to write; a newline is added unless raw."},
         "raw": {"type": "boolean", "description": "Add no newline."},
         "eof": {"type": "boolean", "description": "Close stdin afterwards."},
-        "wait_s": {**_SECONDS, "description": "Seconds to wait for its reaction (default 2)."},
+        "wait_s": {**SECONDS, "description": "Seconds to wait for its reaction (default 2)."},
     },
     ("execution_id",),
 )
 
-_LIST = _tool(
+_LIST = tool(
     "list",
     "List executions",
     "List executions of this project, newest first: what runs, what waits for you, what ended.",
@@ -267,42 +226,43 @@ _LIST = _tool(
     read_only=True,
 )
 
-_KILL = _tool(
+_KILL = tool(
     "kill",
     "End an execution",
     """\
 End an execution with its whole process tree; answers once everything is verified dead. Its output \
 is kept. For a polite stop use engine_interrupt.""",
     {
-        "execution_id": _ID,
+        "execution_id": ID,
         "signal": {"type": "string", "description": "Send this signal instead, such as TERM."},
     },
     ("execution_id",),
     destructive=True,
 )
 
-_STATUS = _tool(
+_STATUS = tool(
     "engine_status",
     "Status of the engine or of one execution",
     """\
-Without an id: what runs, how many executions stand in each state, and the health of the engine \
-(disk, index, keepers, languages). With execution_id: everything about that one, without its output.""",
-    {"execution_id": _ID},
+Without an id: what runs and what it waits for, the runtimes of agents (which work here, and what the \
+others lack), strategies, spending and limits, and the health of the engine. With execution_id: \
+everything about that one (a task with its steps and questions), without its output.""",
+    {"execution_id": ID},
     read_only=True,
 )
 
-_INTERRUPT = _tool(
+_INTERRUPT = tool(
     "engine_interrupt",
     "Interrupt an execution",
     """\
 Ask an execution to stop (as Ctrl-C does), insist after a few seconds, and answer once it has. Its \
-output is kept.""",
-    {"execution_id": _ID},
+output is kept. A task keeps the steps that are done: engine_resume goes on from there.""",
+    {"execution_id": ID},
     ("execution_id",),
     destructive=True,
 )
 
-_COMPOSED = _tool(
+_COMPOSED = tool(
     "composed_tools",
     "Saved pieces of code that run as tools",
     """\
@@ -313,7 +273,7 @@ the code, `inputs` holds the arguments), show gives one with its code, delete re
         "action": {"type": "string", "enum": ["list", "run", "save", "show", "delete"]},
         "name": {"type": "string"},
         "inputs": {"type": "object", "description": "run: the arguments."},
-        "wait": {**_SECONDS, "description": "run: seconds to wait before handing over."},
+        "wait": {**SECONDS, "description": "run: seconds to wait before handing over."},
         "description": {"type": "string", "description": "save: what it does."},
         "code": {"type": "string", "description": "save: the JavaScript."},
         "input_schema": {"type": "object", "description": "save: JSON schema of the inputs."},
@@ -323,7 +283,7 @@ the code, `inputs` holds the arguments), show gives one with its code, delete re
     destructive=True,
 )
 
-_ALL = (_EXECUTE, _OUTPUT, _SEND, _LIST, _KILL, _STATUS, _INTERRUPT, _COMPOSED)
+_ALL = (_EXECUTE, _OUTPUT, _SEND, _LIST, _KILL, *TASK_TOOLS, _STATUS, _INTERRUPT, _COMPOSED)
 
 
 def tools(limit: str) -> list[dict[str, Any]]:

@@ -1,16 +1,13 @@
-"""Tools that manage: list, kill, interrupt, status, and the actions of `execute`."""
+"""Tools that manage: list, kill, interrupt, and the actions of `execute`."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from tenuto.core.errors import InvalidInput
 from tenuto.core.execution import Snapshot
 from tenuto.core.quantities import brief_duration
-from tenuto.mcp import replies
+from tenuto.mcp import replies, task_tools
 from tenuto.mcp.arguments import Arguments
 from tenuto.mcp.reading import history, send_input
 from tenuto.mcp.replies import Reply
@@ -106,32 +103,10 @@ async def interrupt(service: Service, given: Arguments, caller: Caller) -> Reply
     del caller
     snapshot = await service.engine.interrupt(given.get("execution_id"))
     service.changed()
+    if snapshot.kind == "task":
+        return await task_tools.interrupted(service, snapshot)
     text = f"Execution {snapshot.id} is {snapshot.state}. Its output is kept."
     return Reply(text, {"message": text, **replies.facts(snapshot)})
-
-
-async def status(service: Service, given: Arguments, caller: Caller) -> Reply:
-    """Tell how the engine is, or one execution."""
-    del caller
-    execution_id = given.get("execution_id")
-    if execution_id is not None:
-        snapshot = await service.engine.show(execution_id)
-        known = replies.facts(snapshot)
-        lines = [f"{key}: {value}" for key, value in known.items()]
-        return Reply("\n".join(lines), known)
-    health, report = await asyncio.gather(service.engine.health(), service.engine.report())
-    wrong = [check for check in health if not check.ok]
-    lines = [f"Health: {'in order' if not wrong else f'{len(wrong)} problems'}"]
-    lines += [f"- {one.name}: {one.detail}. {one.hint}".rstrip() for one in wrong or health]
-    counts = ", ".join(f"{number} {state}" for state, number in sorted(report.counts.items()))
-    lines.append(f"Executions: {counts or 'none yet'}")
-    data = {
-        "healthy": not wrong,
-        "health": [msgspec.to_builtins(one) for one in health],
-        "counts": report.counts,
-        "settings": {"wait": service.engine.settings.wait, "output_cut_at": service.limit},
-    }
-    return Reply("\n".join(lines), data)
 
 
 def _listing(found: list[Snapshot], title: str) -> Reply:

@@ -26,6 +26,7 @@ from tenuto.core.quantities import brief_duration
 from tenuto.mcp.catalogue import REPORT
 from tenuto.mcp.replies import state_words
 from tenuto.mcp.service import Service
+from tenuto.mcp.task_tools import DECISIONS
 
 Context = ServerRequestContext[Any, Any]
 _LOOK_S = 1.0
@@ -132,6 +133,9 @@ class Notices:
             await self._publish(f"exec://{one.id}/state")
         if moved and one.needs_input:
             await self._say("notice", {"execution_id": one.id, "message": "it waits for input"})
+        elif moved and one.waiting_for in DECISIONS:
+            message = f"it waits for {one.waiting_for}: {one.detail[:500]}"
+            await self._say("notice", {"execution_id": one.id, "message": message})
 
     async def _ended(self, one: Snapshot) -> None:
         await self._publish(f"exec://{one.id}/log")

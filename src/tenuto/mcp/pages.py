@@ -1,7 +1,8 @@
 """Output in pages: as much as one answer holds, and the cursor to go on without a gap or a repeat.
 
 A cursor is a frame's number on the tape, `41`, or `41+4096` where a page ended inside frame 42 of the
-same numbering: everything up to 41 and 4096 bytes of what follows was given.
+same numbering: everything up to 41 and 4096 bytes of what follows was given. In a task's result, which
+is put together from what its steps said, it is the number of bytes given, `r4096`.
 """
 
 from __future__ import annotations
@@ -130,6 +131,29 @@ def page_of(snapshot: Snapshot, place: Cursor, limit: int, stamps: bool, tail: s
         )
         text += f"; its last lines:]\n{tail}" if tail else "]"
     return Page(text, str(cursor), cut, tail)
+
+
+def parse_result(given: object) -> int | None:
+    """Return the place in a task's result that a cursor names (`r4096`), or None for one of output."""
+    text = str(given).strip() if given is not None else ""
+    return int(text[1:]) if text[:1] == "r" and text[1:].isdecimal() and len(text) < 20 else None
+
+
+def result_page(text: str, begin: int, limit: int, execution_id: str) -> Page:
+    """Return a task's result from a place on, at most `limit` bytes of it."""
+    rest = text.encode("utf-8", "replace")[begin:]
+    fits = Room(limit, 0).take(rest)
+    piece = Chunk(seq=0, time_ns=0, stream="out", data=rest[:fits])
+    cut = fits < len(rest)
+    kept = _to_line([piece])[0].data if cut else piece.data
+    cursor = f"r{begin + len(kept)}"
+    shown = kept.decode("utf-8", "replace").rstrip("\n")
+    if cut:
+        shown += (
+            f"\n[… cut at {brief_size(limit)}; the rest of the result: "
+            f'output(execution_id="{execution_id}", cursor="{cursor}")]'
+        )
+    return Page(shown, cursor, cut)
 
 
 def _fit(

@@ -9,10 +9,9 @@ import msgspec
 
 from tenuto.core.execution import Chunk, Snapshot
 from tenuto.core.quantities import brief_duration, parse_duration
-from tenuto.mcp import replies
+from tenuto.mcp import replies, task_results
 from tenuto.mcp.arguments import Arguments
-from tenuto.mcp.hearing import Hearing
-from tenuto.mcp.pages import STAMP, Cursor, Room, parse_cursor
+from tenuto.mcp.pages import STAMP, Cursor, Room, parse_cursor, parse_result
 from tenuto.mcp.replies import Reply
 
 if TYPE_CHECKING:
@@ -23,17 +22,19 @@ _REACTION_S = 2.0
 
 async def output(service: Service, given: Arguments, caller: Caller) -> Reply:
     """Give the output after a cursor; wait for the end if asked to."""
-    execution_id, place = given.get("execution_id"), parse_cursor(given.get("cursor"))
-    tail = given.get("tail")
+    execution_id, begin = given.get("execution_id"), parse_result(given.get("cursor"))
+    if begin is not None:
+        return await task_results.result_on(service, execution_id, begin)
+    place, tail = parse_cursor(given.get("cursor")), given.get("tail")
     if tail is not None:
         return await _tail(service, execution_id, tail)
     wait, until = given.get("wait_s"), given.get("until")
     if wait is None and until is None:
         snapshot = await service.engine.read(execution_id, after=place.after)
     else:
-        hearing = Hearing(service.engine, execution_id, caller, service.redactor)
-        snapshot = await service.engine.wait(
-            execution_id, service.wait_of(wait), until=until, after=place.after, heard=hearing
+        began = time.monotonic()
+        snapshot = await service.waited(
+            execution_id, service.wait_of(wait), caller, began, place, until
         )
         service.changed()
     return await _told(service, snapshot, place)
@@ -42,12 +43,12 @@ async def output(service: Service, given: Arguments, caller: Caller) -> Reply:
 async def _told(service: Service, snapshot: Snapshot, place: Cursor) -> Reply:
     page = await service.page(snapshot, place, True)
     if snapshot.done:
-        return msgspec.structs.replace(replies.finished(snapshot, page), is_error=False)
+        return msgspec.structs.replace(await service.finished(snapshot, page), is_error=False)
     opening = f"Execution {snapshot.id}: {replies.state_words(snapshot)} for "
     opening += f"{brief_duration(snapshot.duration_s)}."
     if snapshot.matched is not None:
         opening += f" Found {snapshot.matched[:200]!r}."
-    return replies.still_going(snapshot, page, opening, "New output")
+    return await service.going(snapshot, page, opening, "New output")
 
 
 async def _tail(service: Service, execution_id: str, lines: int) -> Reply:
@@ -80,9 +81,9 @@ async def history(service: Service, action: str, execution_id: str, given: Argum
     count = "" if action == "get_async_log" else f" ({len(snapshot.chunks)} entries)"
     opening = f"{name} {snapshot.id}{count}: {replies.state_words(snapshot)}"
     if not snapshot.done:
-        return replies.still_going(snapshot, page, opening, "Output")
-    ended = replies.finished(snapshot, page)
-    text, data = f"{opening}\n\n{ended.text}", {"message": opening, **ended.data}
+        return await service.going(snapshot, page, opening, "Output")
+    ended = await service.finished(snapshot, page)
+    text, data = f"{opening}\n\n{ended.text}", {**ended.data, "message": opening}
     return Reply(text, data)
 
 
@@ -93,7 +94,7 @@ async def send_input(service: Service, given: Arguments, caller: Caller) -> Repl
     before = await service.engine.read(execution_id, after=-1)
     raw, eof = given.get("raw", False), given.get("eof", False)
     text = given.get("text") or ("" if eof or raw else "\n")
-    place = await _end_of(service, before)
+    place = await end_of(service, before)
     fate = await service.engine.send(before.id, text, raw=raw, eof=eof)
     wait = given.get("wait_s")
     pause = _REACTION_S if wait is None else parse_duration(wait)
@@ -111,7 +112,7 @@ async def send_input(service: Service, given: Arguments, caller: Caller) -> Repl
     return msgspec.structs.replace(reply, text=text, data=data)
 
 
-async def _end_of(service: Service, snapshot: Snapshot) -> Cursor:
+async def end_of(service: Service, snapshot: Snapshot) -> Cursor:
     """Return the cursor at the end of what is there."""
     while snapshot.truncated:
         snapshot = await service.engine.read(snapshot.id, after=snapshot.next_seq)

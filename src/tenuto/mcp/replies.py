@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -23,6 +24,19 @@ from tenuto.mcp.pages import Page
 
 _SHOWN_RUNNING = 10
 _TITLE = 60
+# hints of the engine name commands; a client has tools
+_SPOKEN = tuple(
+    (re.compile(pattern), spoken)
+    for pattern, spoken in (
+        (r"tenuto (approve|deny) (\S+)", r'\1(execution_id="\2")'),
+        (r"tenuto resume --force ([^\s;]+)", r'engine_resume(execution_id="\1", force=true)'),
+        (r"tenuto resume ([^\s;]+)", r'engine_resume(execution_id="\1")'),
+        (r"(see: )?tenuto show ([^\s;]+)", r'see engine_status(execution_id="\2")'),
+        (r"(see: )?tenuto logs ([^\s;]+)", r'see output(execution_id="\2")'),
+        (r"see: tenuto ps --kind task", "see engine_status()"),
+        (r"see: tenuto task -h", "see the tool's description"),
+    )
+)
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -37,6 +51,13 @@ class Reply(msgspec.Struct, frozen=True):
 def seconds(number: float) -> str:
     """Return seconds as people write them: 30, 0.4."""
     return f"{number:.0f}" if number >= 10 else f"{number:.1f}".removesuffix(".0")
+
+
+def spoken(hint: str) -> str:
+    """Return a hint with the tools' calls in place of the commands."""
+    for pattern, call in _SPOKEN:
+        hint = pattern.sub(call, hint)
+    return hint
 
 
 def state_words(snapshot: Snapshot) -> str:
@@ -74,11 +95,11 @@ def facts(snapshot: Snapshot) -> dict[str, Any]:
         "damaged_bytes": snapshot.damaged or None,
     }
     if snapshot.done and snapshot.hint:
-        optional["suggestion"] = snapshot.hint
+        optional["suggestion"] = spoken(snapshot.hint)
     if snapshot.left_behind:
         optional["left_behind"] = [msgspec.to_builtins(one) for one in snapshot.left_behind]
     known.update({key: value for key, value in optional.items() if value is not None})
-    if snapshot.has_value:
+    if snapshot.has_value and snapshot.kind != "task":  # a task's is shown as what it means
         known["value"] = snapshot.value
     return known
 
@@ -98,7 +119,7 @@ def finished(snapshot: Snapshot, page: Page) -> Reply:
         more = f": {why}" if why else "."
         parts.append(f"Error: execution {snapshot.id} {snapshot.state} after {took}{code}{more}")
         if snapshot.hint:
-            parts.append(f"Suggestions:\n- {snapshot.hint}")
+            parts.append(f"Suggestions:\n- {spoken(snapshot.hint)}")
     if snapshot.session_note:
         parts.append(f"Note: {snapshot.session_note}")
     if snapshot.left_behind:
@@ -109,27 +130,30 @@ def finished(snapshot: Snapshot, page: Page) -> Reply:
     return Reply("\n\n".join(parts), data, failed)
 
 
-def handed_over(snapshot: Snapshot, page: Page, waited_s: float) -> Reply:
-    """Answer that the work goes on, with the output so far and the calls that come next."""
+def handover(snapshot: Snapshot, waited_s: float) -> str:
+    """Return the words with which a handover opens."""
     opening = f"Execution moved to async mode after {seconds(waited_s)} seconds."
     if snapshot.waiting_for is not None:
         opening += f" It waits for {_whom(snapshot)}."
-    return still_going(snapshot, page, opening, "Current progress")
+    return opening
 
 
 def still_going(snapshot: Snapshot, page: Page, opening: str, heading: str) -> Reply:
     """Answer with a live execution's output and the next calls."""
     steps = next_calls(snapshot, page.cursor)
     shown = page.text or "(no output yet)"
-    closing = (
+    text = f"{opening}\n\n{heading}:\n{shown}\n\n{further(snapshot)}\nIt goes on; next:\n"
+    text += "\n".join(f"- {step}" for step in steps)
+    data = {"message": opening, **facts(snapshot), **page.data(), "next": steps}
+    return Reply(text, data, open_id=snapshot.id)
+
+
+def further(snapshot: Snapshot) -> str:
+    """Return the line by which every handover names its execution."""
+    return (
         f'[Execution ID: {snapshot.id} - Use \'action: "get_async_log", '
         f'executionId: "{snapshot.id}"\' to view further progress]'
     )
-    text = f"{opening}\n\n{heading}:\n{shown}\n\n{closing}\nIt goes on; next:\n" + "\n".join(
-        f"- {step}" for step in steps
-    )
-    data = {"message": opening, **facts(snapshot), **page.data(), "next": steps}
-    return Reply(text, data, open_id=snapshot.id)
 
 
 def next_calls(snapshot: Snapshot, cursor: str) -> list[str]:
@@ -187,7 +211,7 @@ def listed(running: tuple[ReportLine, ...] | list[ReportLine]) -> tuple[str, dic
 
 def refused(error: TenutoError) -> Reply:
     """Answer with an error: what, why, and the next call."""
-    hint = error.hint
+    hint = spoken(error.hint)
     if isinstance(error, NotOwned):
         hint = "only a server started in that project's folder can reach it"
     elif isinstance(error, AmbiguousId):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import mcp_types as types
 from mcp.server.caching import CacheHint
@@ -24,6 +24,11 @@ from tenuto.mcp.catalogue import TASKS
 from tenuto.mcp.tasks import TaskBook
 
 Context = ServerRequestContext[Any, Any]
+DECISION: dict[str, Any] = {
+    "type": "object",
+    "properties": {"approve": {"type": "boolean", "title": "Approve", "default": True}},
+    "required": ["approve"],
+}
 COMPLETE = {"resultType": "complete"}  # the new wire asks for it; the old ones leave it out
 
 
@@ -39,11 +44,38 @@ class Request:
         extensions = (declared.extensions if declared is not None else None) or {}
         self.takes_tasks = modern and TASKS in extensions
         self.can_be_asked = declared is not None and declared.elicitation is not None
+        self.asks_by_result = modern
+        params = ctx.params or {}
+        self.state = str(params.get("requestState") or "") if modern else ""
+        self.responses: dict[str, Any] = (params.get("inputResponses") or {}) if modern else {}
 
     async def progress(self, message: str) -> None:
         """Send a progress notification, if the client asked for them."""
         self._steps += 1
         await self.ctx.session.report_progress(self._steps, message=message)
+
+    async def asked(self, message: str) -> bool | None:
+        """Ask the client's user for a yes or no; None where nobody can be asked, or answers."""
+        if self.asks_by_result or not self.can_be_asked:
+            return None
+        try:
+            answer = await self.ctx.session.elicit_form(
+                message, DECISION, related_request_id=self.ctx.request_id
+            )
+        except Exception:  # it cannot, or is gone: the question stays open
+            return None
+        return decision({"action": answer.action, "content": answer.content})
+
+
+def decision(answer: Any) -> bool | None:
+    """Return the yes or no in an elicitation's answer, or None where there is none."""
+    given = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+    content: Any = given.get("content")
+    if given.get("action") == "decline":
+        return False
+    if given.get("action") != "accept" or not isinstance(content, dict):
+        return None
+    return cast("dict[str, Any]", content).get("approve") is True
 
 
 class Surface(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 import msgspec
@@ -18,10 +18,22 @@ from tenuto.core.specs import Limits
 from tenuto.engine.engine import Engine
 from tenuto.engine.redact import Redactor
 from tenuto.engine.reports import Report, ReportLine
-from tenuto.mcp import catalogue, composed, keys, managing, reading, replies
+from tenuto.mcp import (
+    catalogue,
+    composed,
+    keys,
+    managing,
+    overview,
+    reading,
+    replies,
+    task_replies,
+    task_results,
+    task_tools,
+)
 from tenuto.mcp.arguments import Arguments, checked
 from tenuto.mcp.hearing import Hearing
-from tenuto.mcp.pages import Cursor, Page, page_of
+from tenuto.mcp.looking import Looks
+from tenuto.mcp.pages import START, Cursor, Page, page_of
 from tenuto.mcp.replies import Reply
 
 _REPORT_AGE_S = 0.25
@@ -41,8 +53,17 @@ _LIMITS: dict[str, Callable[[Any], Any]] = {
 class Caller(Protocol):
     """Whoever made a request, as far as the tools care."""
 
+    can_be_asked: bool
+    """Its user can be asked something."""
+    asks_by_result: bool
+    """Only by ending the call with the question."""
+
     async def progress(self, message: str) -> None:
         """Tell how far it is; does nothing for a client that did not ask."""
+        ...
+
+    async def asked(self, message: str) -> bool | None:
+        """Ask the client's user for a yes or no; None where nobody can be asked, or answers."""
         ...
 
 
@@ -62,6 +83,8 @@ class Service:
         self._looked = 0.0
         self._last: tuple[ReportLine, ...] = ()
         self.open: set[str] = set()  # answered with while they went on; notices take them up
+        self.looks = Looks(engine)
+        self._aside: dict[str, asyncio.Task[bool]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._calls: dict[str, Call] = {
             "execute": Service._execute,
@@ -69,7 +92,12 @@ class Service:
             "send_input": reading.send_input,
             "list": managing.list_executions,
             "kill": managing.kill,
-            "engine_status": managing.status,
+            "engine_execute": task_tools.execute,
+            "approve": task_tools.approve,
+            "deny": task_tools.deny,
+            "engine_resume": task_tools.resume,
+            "engine_budget": overview.budget,
+            "engine_status": overview.status,
             "engine_interrupt": managing.interrupt,
             "composed_tools": composed.composed,
         }
@@ -136,13 +164,15 @@ class Service:
         if key is None:
             execution_id = await self._begin(given, new_id())
         else:
-            execution_id = await self._begin_once(given, key)
+            names = ("code", "command", "language", "workingDirectory")
+            same = {name: given.get(name) for name in names}
+            execution_id = await self.once(key, same, lambda new: self._begin(given, new))
         return await self.attend(execution_id, wait, caller, began)
 
-    async def _begin_once(self, given: Arguments, key: str) -> str:
-        same = {
-            name: given.get(name) for name in ("code", "command", "language", "workingDirectory")
-        }
+    async def once(
+        self, key: str, same: dict[str, Any], begin: Callable[[str], Awaitable[str]]
+    ) -> str:
+        """Begin work under a key, unless it has begun; `same` is what makes it the same work."""
         work = msgspec.json.encode(same, order="deterministic").decode()
         folder = os.path.join(self.engine.home, "mcp-keys")
         async with keys.hold(folder, key, work) as keyed:
@@ -153,7 +183,7 @@ class Service:
                     pass  # it never started, or was cleaned
             execution_id = new_id()
             keyed.name(execution_id)
-            return await self._begin(given, execution_id)
+            return await begin(execution_id)
 
     async def _begin(self, given: Arguments, execution_id: str) -> str:
         options: dict[str, Any] = {
@@ -173,11 +203,16 @@ class Service:
         if code is not None and command is not None:
             raise InvalidInput("both code and a command are given", "give one of them")
         language = None if code is None else given.get("language") or "js"
-        starting = asyncio.ensure_future(
+        return await self.started(
+            execution_id,
             self.engine.start(
                 code, command=command, language=language, execution_id=execution_id, **options
-            )
+            ),
         )
+
+    async def started(self, execution_id: str, start: Coroutine[Any, Any, str]) -> str:
+        """Start something; a caller that goes meanwhile leaves it as it leaves what runs."""
+        starting = asyncio.ensure_future(start)
         self.changed()
         try:
             return await asyncio.shield(starting)
@@ -203,27 +238,89 @@ class Service:
         """Return how many seconds to wait: as asked, or as the settings say."""
         return self.engine.settings.wait if given is None else parse_duration(given)
 
-    async def attend(self, execution_id: str, wait: float, caller: Caller, began: float) -> Reply:
-        """Wait for an execution that this call is about, and answer with its end or a handover."""
-        hearing = Hearing(self.engine, execution_id, caller, self.redactor)
+    async def attended(self, execution_id: str, wait: object, caller: Caller) -> Reply:
+        """Answer a call that goes on with its wait: it ended with a question before."""
         try:
-            left = max(0.0, wait - (time.monotonic() - began))
-            snapshot = await self.engine.wait(execution_id, left, heard=hearing)
+            reply = await self.attend(execution_id, self.wait_of(wait), caller, time.monotonic())
+        except TenutoError as error:
+            return replies.refused(error)
+        return await self._completed(reply)
+
+    async def attend(
+        self,
+        execution_id: str,
+        wait: float,
+        caller: Caller,
+        began: float,
+        place: Cursor = START,
+    ) -> Reply:
+        """Wait for an execution that this call is about, and answer with its end or a handover."""
+        try:
+            snapshot = await self.waited(execution_id, wait, caller, began, place, ask=True)
         except asyncio.CancelledError:
             self._leave(execution_id, time.monotonic() - began)
             raise
         self.changed()
         if snapshot.done:
-            return replies.finished(snapshot, await self.page(snapshot, Cursor(), False))
-        waited = time.monotonic() - began
-        page = await self.page(snapshot, Cursor(), True)
-        return replies.handed_over(snapshot, page, waited)
+            return await self._result(snapshot, place)
+        opening = replies.handover(snapshot, time.monotonic() - began)
+        page = await self.page(snapshot, place, True)
+        return await self.going(snapshot, page, opening, "Current progress")
+
+    async def waited(
+        self,
+        execution_id: str,
+        wait: float,
+        caller: Caller,
+        began: float,
+        place: Cursor,
+        until: str | None = None,
+        ask: bool = False,
+    ) -> Snapshot:
+        """Wait for the end, a text, or somebody being waited for; tell of progress meanwhile.
+
+        A task whose questions are all answered goes on; with `ask` the client's user may be asked.
+        """
+        hearing = Hearing(self.engine, execution_id, caller, self.redactor)
+        while True:
+            left = max(0.0, wait - (time.monotonic() - began))
+            snapshot = await self.engine.wait(
+                execution_id, left, until=until, after=place.after, heard=hearing
+            )
+            left = max(0.0, wait - (time.monotonic() - began))
+            asked = caller if ask else None
+            if not left or not await task_tools.goes_on(self, snapshot, asked, left):
+                return snapshot
 
     async def ended(self, execution_id: str) -> Reply:
         """Answer with an execution that has ended, as a call that waited for it would have."""
         snapshot = await self.engine.read(execution_id)
-        page = await self.page(snapshot, Cursor(), False)
-        return await self._completed(replies.finished(snapshot, page))
+        return await self._completed(await self._result(snapshot, START))
+
+    async def _result(self, snapshot: Snapshot, place: Cursor) -> Reply:
+        if snapshot.kind == "task":
+            return await task_results.result(self, snapshot, place)
+        return replies.finished(snapshot, await self.page(snapshot, place, False))
+
+    async def finished(self, snapshot: Snapshot, page: Page) -> Reply:
+        """Answer with how an execution ended, and a page of its output."""
+        if snapshot.kind == "task":
+            progress = await self.engine.progress(snapshot.id)
+            return task_replies.finished(snapshot, progress, page)
+        return replies.finished(snapshot, page)
+
+    async def going(self, snapshot: Snapshot, page: Page, opening: str, heading: str) -> Reply:
+        """Answer with a live execution's output, and the next calls."""
+        if snapshot.kind == "task":
+            progress = await self.engine.progress(snapshot.id)
+            return task_replies.going(snapshot, progress, page, opening, heading)
+        return replies.still_going(snapshot, page, opening, heading)
+
+    async def facts(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Return all that is known of an execution, without its output."""
+        if snapshot.kind == "task":
+            return task_replies.facts(snapshot, await self.engine.progress(snapshot.id))
+        return replies.facts(snapshot)
 
     def _leave(
         self, execution_id: str, waited_s: float, starting: asyncio.Future[str] | None = None
@@ -245,8 +342,21 @@ class Service:
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
+    def aside(self, key: str, work: Coroutine[Any, Any, bool]) -> asyncio.Task[bool] | None:
+        """Do something that may outlast the call; None if it is being done for that key already."""
+        if key in self._aside:
+            work.close()
+            return None
+        task = asyncio.create_task(work)
+        self._aside[key] = task
+        task.add_done_callback(lambda _: self._aside.pop(key, None))
+        return task
+
     async def close(self) -> None:
-        """Finish what cancelled calls left to do."""
+        """Finish what cancelled calls left to do; ask nobody any more."""
+        await self.looks.close()
+        for task in (*self._aside.values(),):
+            task.cancel()
         while self._leaving:
             await asyncio.gather(*self._leaving, return_exceptions=True)
 

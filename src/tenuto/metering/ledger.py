@@ -17,7 +17,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 
@@ -35,7 +35,7 @@ from tenuto.core.budget import (
 )
 from tenuto.core.errors import DiskFull, EngineFault
 from tenuto.core.ids import born_ms, is_id
-from tenuto.metering.fold import Fold, day_of, month_of, step_key
+from tenuto.metering.fold import Fold, month_of, step_key
 from tenuto.metering.month import Month
 from tenuto.metering.records import (
     AnyRecord,
@@ -67,8 +67,9 @@ class Health(msgspec.Struct, frozen=True):
 class Ledger:
     """One project's ledger, for one process; its methods may be called from any thread."""
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, clock: Callable[[], int] = time.time_ns) -> None:
         """Take the project's home; the folder is made at the first record."""
+        self._clock = clock
         self.folder = os.path.join(home, "ledger")
         self._months: dict[str, Month] = {}
         self._lock_fd = -1
@@ -109,6 +110,14 @@ class Ledger:
             )
             self._dirty.add(month.name)
             return msgspec.structs.replace(admission, reservation=reservation)
+
+    def warned(self, execution: str, crossings: Sequence[Crossing]) -> None:
+        """Note that somebody was warned of these bounds: they are no news any more."""
+        with self._alone() as now:
+            month = self._month(month_of(now))
+            for one in crossings:
+                if not self._warned(execution, _key(one), now):
+                    month.append(Warned(execution, _key(one)), now)
 
     def settle(
         self,
@@ -321,7 +330,7 @@ class Ledger:
                 self._have_lock()
                 fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
                 try:
-                    yield time.time_ns()
+                    yield self._clock()
                 finally:
                     fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
             except OSError as error:
@@ -332,12 +341,12 @@ class Ledger:
         with self._thread:
             try:
                 if self._lock_fd < 0 and not os.path.isdir(self.folder):
-                    yield time.time_ns()  # nothing was ever recorded
+                    yield self._clock()  # nothing was ever recorded
                     return
                 self._have_lock()
                 fcntl.flock(self._lock_fd, fcntl.LOCK_SH)
                 try:
-                    yield time.time_ns()
+                    yield self._clock()
                 finally:
                     fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
             except OSError as error:
@@ -351,11 +360,6 @@ class Ledger:
             os.chmod(self.folder, 0o700)
         path = os.path.join(self.folder, "lock")
         self._lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def today(now_ns: int | None = None) -> str:
-    """Return this day of UTC, as yyyymmdd."""
-    return day_of(time.time_ns() if now_ns is None else now_ns)
 
 
 def _key(crossing: Crossing) -> str:

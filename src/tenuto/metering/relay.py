@@ -79,7 +79,7 @@ class Relay:
             listener = _Listener(self._reader, ask.hides_usage)
             async for chunk in _chunks(response):
                 out = listener.hear(chunk)
-                if listener.told:
+                if listener.final:
                     settle(self.usage(asked), self.status)
                 if out:
                     await send({"type": "http.response.body", "body": out, "more_body": True})
@@ -127,8 +127,8 @@ class _Listener:
         self._events = Events() if hides_usage and reader is not None and not self._late else None
 
     @property
-    def told(self) -> bool:
-        """The usage is known, and the rest of the answer will not change it."""
+    def final(self) -> bool:
+        """The answer has come to its last event."""
         return self._reader is not None and self._reader.final
 
     def hear(self, chunk: bytes) -> bytes:

@@ -58,7 +58,8 @@ def listen(home: str, fingerprint: str) -> socket.socket:
     """Return a socket on loopback: on the port of the gateway before, if it is still free."""
     before = read_record(home, fingerprint)
     for port in (before.port if before else 0, 0):
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # named as TCP, for asyncio to send small answers at once
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind(("127.0.0.1", port))
@@ -81,7 +82,7 @@ def write_record(home: str, record: Record) -> None:
     os.rename(fresh, path)
 
 
-def client_for(upstreams: Mapping[str, Upstream]) -> Any:
+def client_for(upstreams: Mapping[str, Upstream], trust: Any = True) -> Any:
     """Return a client without a timeout: a model may think for as long as it likes.
 
     What is on this machine is never asked through a proxy.
@@ -97,6 +98,7 @@ def client_for(upstreams: Mapping[str, Upstream]) -> Any:
         timeout=None,
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64),
         mounts=near,
+        verify=trust,
     )
 
 
@@ -118,7 +120,6 @@ async def serve(
     where = upstreams.from_environ(environ)
     mark = upstreams.fingerprint(where)
     known = prices or Prices()
-    known.context_window("gpt-5")  # the data takes its time to load: not at the first request
     sock = listen(home, mark)
     record = Record(sock.getsockname()[1], execution, mark)
     client = client_for(where)
@@ -135,6 +136,8 @@ async def serve(
     )  # fmt: skip
     server = uvicorn.Server(config)
     watching = asyncio.ensure_future(_end_when_idle(server, gateway, idle_s, needed))
+    # the data takes its time to load: not at the first request, and nobody waits for it
+    loading = asyncio.ensure_future(asyncio.to_thread(known.context_window, "gpt-5"))
     write_record(home, record)
     sys.stdout.write(f"{READY} on {record.url}\n")
     sys.stdout.flush()
@@ -142,7 +145,7 @@ async def serve(
         await server.serve(sockets=[sock])
     finally:
         watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await asyncio.gather(watching, loading, return_exceptions=True)
         await gateway.close()
         await client.aclose()
         with suppress(OSError):

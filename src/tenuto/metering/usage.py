@@ -72,11 +72,10 @@ class Events:
         self._raw, self._data, self._size = [], [], 0
         return event
 
-    def end(self) -> tuple[bytes, bytes]:
-        """Return what is left without the empty line that ends an event."""
-        for _ in self.feed(b"\n"):  # a line without an end is a line all the same
-            pass
-        return self._take()
+    def end(self) -> list[bytes]:
+        """Return the data of what is left, though no empty line ends it."""
+        left = [data for _, data in self.feed(b"\n")]  # a line without an end is one all the same
+        return [*left, self._take()[1]]
 
     def remainder(self) -> bytes:
         """Return the bytes that no event was made of yet."""
@@ -142,8 +141,10 @@ class Reader:
         self.cache_read = 0
         self.cache_write = 0
         self.hour_writes = 0
+        self.told = False
+        """The usage of the whole answer has been told."""
         self.final = False
-        """The usage is told and will not change."""
+        """Nothing comes any more that could change it."""
 
     def feed(self, chunk: bytes) -> None:
         """Take in some of the answer."""
@@ -178,15 +179,16 @@ class Reader:
     def end(self, asked: int = 0) -> Usage:
         """Return what the request used; `asked` tokens are put in for input that was not told."""
         if self.kind == "events":
-            self.take(self._events.end()[1])
+            for data in self._events.end():
+                self.take(data)
         elif self.kind == "whole":
             value = parsed(b"".join(self._whole)) if self._size <= _MOST else {}
             if value:
                 self.read_whole(value)
             else:
                 self.chars += self._size
-            self.final = bool(value)
-        told = self.final and self.input is not None and self.output is not None
+            self.told = bool(value)
+        told = self.told and self.input is not None and self.output is not None
         given = asked if self.input is None else self.input
         made = self.output or 0
         if not told:

@@ -35,7 +35,9 @@ _WORDS: dict[ErrorKind, str] = {
     "server": r"internal server error|server_error",
     "bad_request": r"bad request|invalid_request",
 }
-_BY_WORDS = {kind: re.compile(words, re.I) for kind, words in _WORDS.items()}
+_BY_WORDS: dict[ErrorKind, re.Pattern[str]] = {
+    kind: re.compile(words, re.I) for kind, words in _WORDS.items()
+}
 
 
 def told(message: str, data: Any) -> str:

@@ -36,7 +36,7 @@ class AcpSession:
         from acp.connection import Connection
 
         self._name = name
-        self._child = child
+        self.child = child
         self._request = request
         self._hint = hint
         self._transport = ChildTransport(child)
@@ -224,17 +224,17 @@ class AcpSession:
         end = await self._ended()
         if self._closing is not None:
             return Finished(False, self._listener.text, "crash", f"{self._name} was closed")
-        words = (await self._child.last_words()).strip() or self._transport.stray.strip()
+        words = (await self.child.last_words()).strip() or self._transport.stray.strip()
         said = f"; its last words: {words[-1000:]}" if words else " without a word"
         message = f"{self._name} ended in the middle of its work ({_how(end)}){said}"
         return Finished(False, self._listener.text, "crash", message)
 
     async def _ended(self) -> ChildEnd:
         try:
-            return await asyncio.wait_for(self._child.wait(), GRACE_S)
+            return await asyncio.wait_for(self.child.wait(), GRACE_S)
         except TimeoutError:  # it closed its stdout and lives on: there is no speaking with it
-            await self._child.kill()
-            return await self._child.wait()
+            await self.child.kill()
+            return await self.child.wait()
 
     async def answer(self, request_id: str, allow: bool, why: str = "") -> None:
         """Answer a PermissionAsked; ACP has no place for the reason."""
@@ -271,7 +271,7 @@ class AcpSession:
     async def _close(self) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._leave(), GRACE_S)
-        await self._child.kill()
+        await self.child.kill()
         if self._turn is not None:
             self._turn.cancel()
         await self._connection.close()
@@ -282,8 +282,8 @@ class AcpSession:
         if self._closes and self.session:
             with suppress(ConnectionError, RequestError):
                 await self._connection.send_request("session/close", {"sessionId": self.session})
-        await self._child.close_input()
-        await self._child.wait()
+        await self.child.close_input()
+        await self.child.wait()
 
 
 def _outcome(option: str | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from tenuto.core.errors import RunnerFailed
 from tenuto.core.runs import Capabilities, Probe, RunRequest
 from tenuto.runners.acp import HELLO, AcpRunner, Launch
 from tenuto.runners.acp_probe import greeted, version_of
@@ -69,12 +70,14 @@ def open_code_config(request: RunRequest) -> dict[str, Any]:
         if request.model:
             config["model"] = request.model
         return config
-    provider, _, name = request.model.rpartition("/")
-    if provider == "anthropic":
-        package, base = "@ai-sdk/anthropic", f"{request.endpoint.url}/anthropic/v1"
-    else:
-        package, base = "@ai-sdk/openai-compatible", f"{request.endpoint.url}/openai/v1"
-        name = request.model.removeprefix("openai/")
+    if not request.model:
+        raise RunnerFailed(
+            "open-code needs the name of a model to go through the gateway",
+            "name one, such as anthropic/claude-sonnet-4-5",
+            "bad_request",
+        )
+    package, base, name = _provider(request.model)
+    base = f"{request.endpoint.url}{base}"
     model = {"name": name, "tool_call": True, "limit": _WINDOW}
     config |= {
         "model": f"tenuto/{name}",
@@ -91,12 +94,25 @@ def open_code_config(request: RunRequest) -> dict[str, Any]:
     return config
 
 
+def _provider(model: str) -> tuple[str, str, str]:
+    """Return which package speaks with a model, below which path of the gateway, and its name there."""
+    provider, slash, name = model.partition("/")
+    if provider == "anthropic" or (not slash and model.startswith("claude")):
+        return "@ai-sdk/anthropic", "/anthropic/v1", name if slash else model
+    if provider == "google" or (not slash and model.startswith("gemini")):
+        return "@ai-sdk/google", "/google/v1beta", name if slash else model
+    return "@ai-sdk/openai-compatible", "/openai/v1", model.removeprefix("openai/")
+
+
 _CODEX_CONFIG = """\
 # Made by Tenuto for one task: requests go through its gateway. Sessions of the task are here too.
 {model}model_provider = "tenuto"
 check_for_update_on_startup = false
 [analytics]
 enabled = false
+# else it leaves an empty .git and its like in /tmp, which others take for a repository
+[sandbox_workspace_write]
+exclude_slash_tmp = true
 [model_providers.tenuto]
 name = "tenuto"
 base_url = {base}
@@ -170,7 +186,7 @@ def gemini(home: str, program: str = "gemini") -> AcpRunner:
     install = "npm install -g @google/gemini-cli"
 
     def launch(request: RunRequest) -> Launch:
-        argv = [program, "--acp"]
+        argv = [program, "--acp", "--skip-trust"]
         if request.model:
             argv += ["-m", request.model.removeprefix("google/")]
         if request.bypass:

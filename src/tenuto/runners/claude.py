@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +21,7 @@ from tenuto.core.errors import RunnerFailed
 from tenuto.core.ports import AgentSession, Child, Nursery
 from tenuto.core.runs import (
     Capabilities,
+    ChildEnd,
     Finished,
     PermissionAsked,
     Probe,
@@ -30,7 +30,7 @@ from tenuto.core.runs import (
 )
 from tenuto.runners import claude_probe
 from tenuto.runners import oneshot_lines as read
-from tenuto.runners.claude_command import launch
+from tenuto.runners.claude_command import fits, launch
 from tenuto.runners.claude_words import Words
 from tenuto.runners.oneshot import ClaudeTurns, OneShotSession
 from tenuto.runners.oneshot_lines import Fields
@@ -103,6 +103,8 @@ class ClaudeSession:
         self.child = child
         self._words = Words()
         self._words.session = request.session or request.new_session
+        long = not fits(request.system)
+        self._extra = {"appendSystemPrompt": request.system} if long else {}
         # As root Claude Code refuses to bypass its permissions unless it is told that it is in a
         # sandbox, which we do not know: it asks then, and has the answer at once.
         self._allow_all = request.bypass and os.geteuid() == 0
@@ -114,6 +116,10 @@ class ClaudeSession:
         self._asked: dict[str, Any] = {}
         self._ended = asyncio.Event()
         self._closing = False
+        # Written by a task of its own: a reader that waits for a full pipe while the other side
+        # does the same would wait for ever.
+        self._out: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._writing = asyncio.create_task(self._write())
         self._reading = asyncio.create_task(self._read())
 
     @property
@@ -124,12 +130,12 @@ class ClaudeSession:
     async def start(self) -> bool:
         """Shake hands; tell whether it speaks the protocol."""
         try:
-            answered = await self._request({"subtype": "initialize"})
+            answered = await self._request({"subtype": "initialize", **self._extra})
         except _Gone:
+            end = await self._gone()
             words = (await self.child.last_words()).strip()
             if "unknown option" in words:
                 return False
-            end = await self.child.wait()
             why = words or f"exit code {end.exit_code} {end.detail}".strip()
             raise RunnerFailed(
                 f"Claude Code ended before it took a prompt: {why}",
@@ -150,7 +156,7 @@ class ClaudeSession:
             await self._finish_by_end()
         message = {"role": "user", "content": text}
         try:
-            await self._send({
+            self._send({
                 "type": "user",
                 "uuid": self._prompt,
                 "message": message,
@@ -166,46 +172,49 @@ class ClaudeSession:
             if self._events is events:  # left before its end: it must not go on unheard
                 self._events = None
                 self._stale += 1
-                await self._interrupt()
+                self._interrupt()
 
     async def answer(self, request_id: str, allow: bool, why: str = "") -> None:
         """Answer a PermissionAsked."""
-        if request_id not in self._asked:
-            return  # withdrawn meanwhile
-        given = self._asked.pop(request_id)
-        if allow:
-            verdict = {"behavior": "allow", "updatedInput": given}
-        else:
-            verdict = {"behavior": "deny", "message": why or "This tool was refused."}
-        await self._reply(request_id, verdict)
+        self._permit(request_id, allow, why)
 
     async def interrupt(self) -> None:
         """Stop the current turn softly; its Finished follows."""
         if self._events is None:
             return
         self._words.interrupting = True
-        await self._interrupt()
+        self._interrupt()
 
     async def close(self) -> None:
         """End it: by the end of its input, and by force if it does not go."""
         if not self._closing:
             self._closing = True
             if self._events is not None:
-                await self._interrupt()  # so that it ends its tools itself
-            await self.child.close_input()
+                self._interrupt()  # so that it ends its tools itself
+            self._out.put_nowait(None)
+        await self._gone()
+        await self.child.kill()
+        self._writing.cancel()
+        await asyncio.gather(self._reading, self._writing, return_exceptions=True)
+
+    async def _gone(self) -> ChildEnd:
+        """Return how it ended; by force if it does not in time."""
         try:
             async with asyncio.timeout(GRACE_S):
-                await self.child.wait()
+                return await self.child.wait()
         except TimeoutError:
-            pass
-        await self.child.kill()
-        await self.child.wait()
-        await asyncio.gather(self._reading, return_exceptions=True)
+            await self.child.kill()
+            return await self.child.wait()
 
     # what we write
 
-    async def _send(self, message: Fields) -> None:
-        await self.child.send(msgspec.json.encode(message) + b"\n")
+    async def _write(self) -> None:
+        while (line := await self._out.get()) is not None:
+            await self.child.send(line)
+        await self.child.close_input()
+
+    def _send(self, message: Fields) -> None:
+        self._out.put_nowait(msgspec.json.encode(message) + b"\n")
 
     async def _request(self, request: Fields) -> Fields:
         """Ask it something; return its response, or raise _Gone."""
@@ -215,23 +224,30 @@ class ClaudeSession:
         if self._ended.is_set():
             answered.set_exception(_Gone())
         try:
-            await self._send({"type": "control_request", "request_id": key, "request": request})
+            self._send({"type": "control_request", "request_id": key, "request": request})
             return await answered
         finally:
             self._answers.pop(key, None)
 
-    async def _reply(self, key: str, response: Fields) -> None:
-        answer = {"subtype": "success", "request_id": key, "response": response}
-        await self._send({"type": "control_response", "response": answer})
+    def _permit(self, key: str, allow: bool, why: str = "") -> None:
+        if key not in self._asked:
+            return  # withdrawn meanwhile
+        given = self._asked.pop(key)
+        if allow:
+            verdict = {"behavior": "allow", "updatedInput": given}
+        else:
+            verdict = {"behavior": "deny", "message": why or "This tool was refused."}
+        answer = {"subtype": "success", "request_id": key, "response": verdict}
+        self._send({"type": "control_response", "response": answer})
 
-    async def _interrupt(self) -> None:
-        await self._stop({"subtype": "interrupt"}, self._prompt)
+    def _interrupt(self) -> None:
+        self._stop({"subtype": "interrupt"}, self._prompt)
 
-    async def _stop(self, request: Fields, prompt: str) -> None:
+    def _stop(self, request: Fields, prompt: str) -> None:
         """Ask for an end of a prompt; what is answered is looked at when it comes."""
         key = str(uuid4())
         self._stops[key] = prompt
-        await self._send({"type": "control_request", "request_id": key, "request": request})
+        self._send({"type": "control_request", "request_id": key, "request": request})
 
     # what it writes
 
@@ -240,7 +256,7 @@ class ClaudeSession:
             async for line in self.child.lines():
                 fields = read.decoded(line)
                 if fields is not None:
-                    await self._take(fields)
+                    self._take(fields)
         finally:
             self._ended.set()
             for waiting in self._answers.values():
@@ -248,12 +264,12 @@ class ClaudeSession:
                     waiting.set_exception(_Gone())
             await self._finish_by_end()
 
-    async def _take(self, fields: Fields) -> None:
+    def _take(self, fields: Fields) -> None:
         match read.text(fields, "type"):
             case "control_response":
-                await self._answered(read.inner(fields, "response"))
+                self._answered(read.inner(fields, "response"))
             case "control_request":
-                await self._asks(read.text(fields, "request_id"), read.inner(fields, "request"))
+                self._asks(read.text(fields, "request_id"), read.inner(fields, "request"))
             case "control_cancel_request":
                 self._asked.pop(read.text(fields, "request_id"), None)
             case "result" if self._is_stale(fields):
@@ -280,22 +296,22 @@ class ClaudeSession:
             if isinstance(event, Finished):
                 self._events = None
 
-    async def _asks(self, key: str, request: Fields) -> None:
+    def _asks(self, key: str, request: Fields) -> None:
         if read.text(request, "subtype") != "can_use_tool":
             error = {"subtype": "error", "request_id": key, "error": "not supported here"}
-            await self._send({"type": "control_response", "response": error})
+            self._send({"type": "control_response", "response": error})
             return
         self._asked[key] = request.get("input")
         tool = read.text(request, "tool_name")
         detail = read.text(request, "decision_reason") or read.text(request, "blocked_path")
         if self._events is None:
-            await self.answer(key, False, "Nobody listens to this turn any more.")
+            self._permit(key, False, "Nobody listens to this turn any more.")
         elif self._allow_all:
-            await self.answer(key, True)
+            self._permit(key, True)
         else:
             self._tell([PermissionAsked(key, tool, request.get("input"), detail)])
 
-    async def _answered(self, response: Fields) -> None:
+    def _answered(self, response: Fields) -> None:
         key = read.text(response, "request_id")
         if key in self._answers:
             if not self._answers[key].done():
@@ -307,7 +323,7 @@ class ClaudeSession:
         inner = read.inner(response, "response")
         if prompt in read.texts(inner, "still_queued"):
             # That turn had not begun: take the prompt back.
-            await self._stop({"subtype": "cancel_async_message", "message_uuid": prompt}, prompt)
+            self._stop({"subtype": "cancel_async_message", "message_uuid": prompt}, prompt)
         elif inner.get("cancelled") is True and prompt != self._prompt:
             self._stale = max(0, self._stale - 1)
         elif inner.get("cancelled") is True:
@@ -315,7 +331,7 @@ class ClaudeSession:
         elif (
             inner.get("cancelled") is False and prompt == self._prompt and self._words.interrupting
         ):
-            await self._interrupt()  # it has begun meanwhile
+            self._interrupt()  # it has begun meanwhile
 
     async def _finish_by_end(self) -> None:
         """End a turn whose process is gone without its last word."""
@@ -325,15 +341,12 @@ class ClaudeSession:
         if self._closing:
             self._tell([_interrupted("The session was closed.")])
             return
-        with suppress(Exception):
-            end = await self.child.wait()
-            words = (await self.child.last_words()).strip()
-            how = end.detail or f"exit code {end.exit_code}"
-            said = f": {words}" if words else ""
-            message = f"Claude Code ended in the middle of a turn ({how}){said}"
-            self._tell([Finished(ok=False, kind="crash", message=message)])
-            return
-        self._tell([Finished(ok=False, kind="crash", message="Claude Code's process is lost")])
+        end = await self._gone()
+        words = (await self.child.last_words()).strip()
+        how = end.detail or f"exit code {end.exit_code}"
+        said = f": {words}" if words else ""
+        message = f"Claude Code ended in the middle of a turn ({how}){said}"
+        self._tell([Finished(ok=False, kind="crash", message=message)])
 
 
 class _Gone(Exception):

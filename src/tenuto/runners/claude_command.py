@@ -26,6 +26,16 @@ _OTHER_WAYS = (
     "CLAUDE_CODE_USE_FOUNDRY",
     "CLAUDE_CODE_USE_VERTEX",
 )
+KEYS = (
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "GOOGLE_GENERATIVE_AI_API_KEY",
+    "OPENAI_API_KEY",
+)
+"""Real keys: with an endpoint a runtime, and every tool that it starts, is to see none of them."""
+
 _QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
@@ -56,6 +66,11 @@ def quiet() -> dict[str, str]:
     return dict(_QUIET)
 
 
+def fits(text: str) -> bool:
+    """Tell whether a text may be a word of a command line: Linux takes 128 KiB."""
+    return len(text.encode("utf-8", "replace")) < 100_000
+
+
 def launch(program: str, request: RunRequest, *, control: bool, session: str = "") -> Launch:
     """Return how it is started: kept open under our control, or for one prompt on its stdin."""
     words = [program, "-p", "--output-format", "stream-json", "--verbose"]
@@ -71,7 +86,7 @@ def launch(program: str, request: RunRequest, *, control: bool, session: str = "
         words += ["--session-id", request.new_session]
     if request.model:
         words += ["--model", request.model]
-    if request.system:
+    if request.system and fits(request.system):
         words += ["--append-system-prompt", request.system]
     if request.max_turns is not None:
         words += ["--max-turns", str(request.max_turns)]
@@ -81,8 +96,11 @@ def launch(program: str, request: RunRequest, *, control: bool, session: str = "
     unset = _INSIDE
     if request.endpoint is not None:
         words += ["--settings", _settings(request.endpoint)]
-        env |= _pointed(request.endpoint)
-        unset += _OTHER_WAYS
+        env |= near() | {
+            "ANTHROPIC_BASE_URL": _url(request.endpoint),
+            "ANTHROPIC_API_KEY": request.endpoint.token,
+        }
+        unset += _OTHER_WAYS + tuple(name for name in KEYS if name != "ANTHROPIC_API_KEY")
     return Launch(words, {k: v for k, v in env.items() if k not in unset}, unset)
 
 
@@ -90,16 +108,11 @@ def _url(endpoint: Endpoint) -> str:
     return f"{endpoint.url}/anthropic"
 
 
-def _pointed(endpoint: Endpoint) -> dict[str, str]:
-    """Return the variables that lead to the gateway, past every proxy."""
-    direct = [os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""]
-    near = ",".join(filter(None, [*direct, "127.0.0.1", "localhost"]))
-    return {
-        "ANTHROPIC_BASE_URL": _url(endpoint),
-        "ANTHROPIC_API_KEY": endpoint.token,
-        "NO_PROXY": near,
-        "no_proxy": near,
-    }
+def near() -> dict[str, str]:
+    """Return the variables by which the gateway is reached past every proxy."""
+    given = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
+    names = ",".join(filter(None, [given, "127.0.0.1", "localhost"]))
+    return {"NO_PROXY": names, "no_proxy": names}
 
 
 def _settings(endpoint: Endpoint) -> str:

@@ -215,6 +215,8 @@ class Words:
     def _result(self, fields: Fields) -> Finished:
         self.session = read.text(fields, "session_id") or self.session
         reason = read.text(fields, "terminal_reason")
+        if not reason and read.text(fields, "subtype") == "error_max_turns":
+            reason = "max_turns"  # before there were reasons
         failed = fields.get("is_error")
         said = read.text(fields, "result")
         if failed is False and reason in ("", "completed"):
@@ -227,21 +229,22 @@ class Words:
                 ok=False, kind="protocol", message="Claude Code gave a result without is_error."
             )
         status = read.status(fields, "api_error_status")
+        denied = bool(read.objects(fields, "permission_denials"))
         message = said or errors or f"Claude Code stopped: {reason or 'it gave no reason'}"
         return Finished(
             ok=False,
-            kind=self._kind(reason, status, message, read.text(fields, "subtype")),
+            kind=self._kind(reason, status, message, denied),
             message=message,
             status=status,
         )
 
-    def _kind(self, reason: str, status: int | None, message: str, subtype: str) -> ErrorKind:
+    def _kind(self, reason: str, status: int | None, message: str, denied: bool) -> ErrorKind:
         if reason in _BY_REASON:
             return _BY_REASON[reason]
-        if subtype == "error_max_turns":
-            return "turns"
         if status is not None:
             return kinds.of_status(status, message)
         if self._error in _BY_ERROR:
             return _BY_ERROR[self._error]
-        return kinds.of_message(message, "network" if reason == "api_error" else "failed")
+        if reason == "api_error":
+            return kinds.of_message(message, "network")
+        return kinds.of_message(message, "permission" if denied else "failed")

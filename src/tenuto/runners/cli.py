@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from importlib import metadata, util
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from tenuto.core.ports import Child, Nursery
 from tenuto.core.runs import Capabilities, Finished, Probe, RunEvent, RunRequest, SessionOpened
 from tenuto.runners.loop import naming, wire
 
+_INSTALL = "pip install tenuto[agents]"
 _REACH_S = 2.0
 _CLOSE_S = 5.0
 """How long a loop may take to end its MCP servers and itself before it is killed."""
@@ -46,7 +47,7 @@ class CliRunner:
                 available=False,
                 kind="missing",
                 why="pydantic-ai is not installed",
-                hint="pip install tenuto[agents]",
+                hint=_INSTALL,
             )
         version = metadata.version("pydantic-ai-slim")
         keys = [one for names in naming.KEYS.values() for one in names]
@@ -65,12 +66,15 @@ class CliRunner:
 
     async def open(self, request: RunRequest, nursery: Nursery) -> CliSession:
         """Start a loop and wait until it is open."""
+        if util.find_spec("pydantic_ai") is None:
+            raise RunnerFailed("pydantic-ai is not installed", _INSTALL, "missing")
+        withheld = naming.SECRETS if request.endpoint is not None else ()
         child = await nursery.spawn(
             # -P: what lies in the workspace must not pass for a module
             (sys.executable, "-P", "-m", "tenuto.runners.loop"),
             cwd=request.cwd,
-            env=request.env,
-            unset=naming.SECRETS if request.endpoint is not None else (),
+            env={name: value for name, value in request.env.items() if name not in withheld},
+            unset=withheld,
             title=request.title or "agent loop",
         )
         session = CliSession(child)
@@ -106,7 +110,7 @@ class CliSession:
         end = event if isinstance(event, Finished) else await self._crashed()
         raise RunnerFailed(end.message, kind=end.kind or "failed")
 
-    async def prompt(self, text: str) -> AsyncIterator[RunEvent]:
+    async def prompt(self, text: str) -> AsyncGenerator[RunEvent, None]:
         """Yield what comes of a prompt. Whoever stops listening interrupts it."""
         while self._running:  # left over from a prompt that nobody listened to the end
             event = await self._next()

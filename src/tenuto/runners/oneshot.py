@@ -24,7 +24,7 @@ from tenuto.core.runs import (
 )
 from tenuto.runners import claude_probe
 from tenuto.runners import oneshot_lines as read
-from tenuto.runners.claude_command import Launch, launch
+from tenuto.runners.claude_command import Launch, fits, launch
 from tenuto.runners.claude_words import Words
 from tenuto.runners.oneshot_codex import CodexWords, codex_launch
 from tenuto.runners.oneshot_lines import Fields
@@ -56,7 +56,10 @@ class Turns(Protocol):
     """How one runtime is started for one prompt."""
 
     name: str
-    takes_system: bool
+
+    def takes_system(self, text: str) -> bool:
+        """Tell whether it can be given this system prompt; else that opens the first prompt."""
+        ...
 
     def launch(self, request: RunRequest, session: str) -> Launch:
         """Return its command, which reads the prompt from stdin."""
@@ -94,8 +97,9 @@ class OneShotSession:
             yield Finished(ok=False, kind="crash", message="The session is closed.")
             return
         self._busy, self._interrupted = True, False
-        if self._request.system and not self._turns.takes_system and not self._known:
-            text = f"{self._request.system}\n\n{text}"
+        system = self._request.system
+        if system and not self._known and not self._turns.takes_system(system):
+            text = f"{system}\n\n{text}"
         try:
             child = await self._spawn()
             reader = self._turns.reader(self._known)
@@ -178,11 +182,14 @@ class ClaudeTurns:
     """Claude Code, one process for each prompt."""
 
     name = "Claude Code"
-    takes_system = True
 
     def __init__(self, path: str) -> None:
         """Take the program's path."""
         self._path = path
+
+    def takes_system(self, text: str) -> bool:
+        """Tell whether it fits on a command line."""
+        return fits(text)
 
     def launch(self, request: RunRequest, session: str) -> Launch:
         """Return its command."""
@@ -199,11 +206,15 @@ class OpenCodeTurns:
     """OpenCode, one process for each prompt."""
 
     name = "OpenCode"
-    takes_system = False
 
     def __init__(self, path: str) -> None:
         """Take the program's path."""
         self._path = path
+
+    def takes_system(self, text: str) -> bool:
+        """Tell that it takes none."""
+        del text
+        return False
 
     def launch(self, request: RunRequest, session: str) -> Launch:
         """Return its command."""
@@ -218,12 +229,16 @@ class CodexTurns:
     """Codex, one process for each prompt; it tells the sum of a whole session, so ours is kept here."""
 
     name = "Codex"
-    takes_system = False
 
     def __init__(self, path: str) -> None:
         """Take the program's path."""
         self._path = path
         self._last: CodexWords | None = None
+
+    def takes_system(self, text: str) -> bool:
+        """Tell that it takes none."""
+        del text
+        return False
 
     def launch(self, request: RunRequest, session: str) -> Launch:
         """Return its command."""

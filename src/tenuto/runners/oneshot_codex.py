@@ -21,7 +21,7 @@ from tenuto.core.runs import (
 )
 from tenuto.runners import oneshot_kinds as kinds
 from tenuto.runners import oneshot_lines as read
-from tenuto.runners.claude_command import Launch
+from tenuto.runners.claude_command import KEYS, Launch, near
 from tenuto.runners.oneshot_lines import Fields
 
 TOKEN = "TENUTO_GATEWAY_TOKEN"
@@ -46,8 +46,10 @@ def codex_launch(path: str, request: RunRequest, session: str) -> Launch:
     words += ["--skip-git-repo-check"]
     settings: list[str] = ["check_for_update_on_startup=false", "analytics.enabled=false"]
     env: dict[str, str] = {}
+    unset: tuple[str, ...] = ()
     if request.endpoint is not None:
-        env[TOKEN] = request.endpoint.token
+        unset = KEYS
+        env |= near() | {TOKEN: request.endpoint.token}
         provider = {
             "name": "Tenuto",
             "base_url": f"{request.endpoint.url}/openai/v1",
@@ -64,11 +66,14 @@ def codex_launch(path: str, request: RunRequest, session: str) -> Launch:
         words += ["--dangerously-bypass-approvals-and-sandbox"]
     else:
         settings.append('sandbox_mode="workspace-write"')
+        # else it leaves an empty .git and its like in /tmp, which others take for a repository
+        settings.append("sandbox_workspace_write.exclude_slash_tmp=true")
     if request.model:
         words += ["--model", request.model]
     for setting in settings:
         words += ["-c", setting]
-    return Launch([*words, *([session] if session else []), "-"], {**env, **request.env}, ())
+    env = {name: value for name, value in {**env, **request.env}.items() if name not in unset}
+    return Launch([*words, *([session] if session else []), "-"], env, unset)
 
 
 def _server(server: McpServer, env: dict[str, str]) -> str:
@@ -82,7 +87,8 @@ def _server(server: McpServer, env: dict[str, str]) -> str:
         # nobody can be asked, and the server is ours
         "default_tools_approval_mode": "approve",
     }
-    return f"mcp_servers.{json.dumps(server.name)}={_toml(fields)}"
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", server.name)  # it does not take quotes here
+    return f"mcp_servers.{name}={_toml(fields)}"
 
 
 def _toml(value: object) -> str:

@@ -23,7 +23,7 @@ from tenuto.core.runs import (
 )
 from tenuto.runners import oneshot_kinds as kinds
 from tenuto.runners import oneshot_lines as read
-from tenuto.runners.claude_command import Launch
+from tenuto.runners.claude_command import KEYS, Launch, near
 from tenuto.runners.oneshot_lines import Fields
 
 _CONFIG = "OPENCODE_CONFIG_CONTENT"
@@ -40,7 +40,10 @@ def opencode_launch(path: str, request: RunRequest, session: str) -> Launch:
     if request.bypass:
         words += ["--auto"]
     ours: Fields = {"autoupdate": False, "share": "disabled"}
+    unset: tuple[str, ...] = ()
+    direct: dict[str, str] = {}
     if request.endpoint is not None:
+        unset, direct = KEYS, near()
         key = request.endpoint.token
         ours["provider"] = {
             name: {"options": {"baseURL": request.endpoint.url + path, "apiKey": key}}
@@ -65,10 +68,11 @@ def opencode_launch(path: str, request: RunRequest, session: str) -> Launch:
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
         **request.env,
+        **direct,
         _CONFIG: msgspec.json.encode(_merged(given, ours)).decode(),
         "PWD": request.cwd,  # it believes this, and not where it is
     }
-    return Launch(words, env, ())
+    return Launch(words, {k: v for k, v in env.items() if k not in unset}, unset)
 
 
 def _merged(one: Any, other: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tenuto.core.errors import InvalidInput, RunnerFailed, UnknownName
 from tenuto.core.ports import Runner
 from tenuto.core.runs import Capabilities
+from tenuto.runners.instead import Instead
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -29,13 +30,18 @@ def _cli(_program: str, _home: str) -> Runner:
 def _open_code(program: str, _home: str) -> Runner:
     from tenuto.runners.agents_known import open_code
 
-    return open_code(program or "opencode")
+    one_shot = import_module("tenuto.runners.oneshot").OpenCodeOneShot
+    return Instead(open_code(program or "opencode"), one_shot(program or "opencode"))
 
 
 def _codex(program: str, home: str) -> Runner:
     from tenuto.runners.agents_known import codex
 
-    return codex(home, program or "codex-acp")
+    # without the adapter, or with the plain program named: one process a turn
+    return Instead(
+        codex(home, program or "codex-acp"),
+        import_module("tenuto.runners.oneshot").CodexOneShot(program or "codex"),
+    )
 
 
 def _gemini(program: str, home: str) -> Runner:

@@ -18,8 +18,8 @@ import json
 import os
 import re
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from typing import get_args
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import cast, get_args
 
 from tenuto.core.errors import RunnerFailed
 from tenuto.core.ports import Nursery
@@ -91,7 +91,7 @@ class EchoSession:
         self._stop: asyncio.Event | None = None
         self._asked: dict[str, asyncio.Future[tuple[bool, str]]] = {}
 
-    async def prompt(self, text: str) -> AsyncIterator[RunEvent]:
+    async def prompt(self, text: str) -> AsyncGenerator[RunEvent, None]:
         """Do what the prompt says in brackets, then answer."""
         if self._ended:
             yield Finished(ok=False, kind="crash", message=self._ended)
@@ -193,9 +193,8 @@ class EchoSession:
 
 
 def _kind(given: str) -> ErrorKind:
-    for kind in get_args(ErrorKind):
-        if kind == given:
-            return kind
+    if given in get_args(ErrorKind):
+        return cast("ErrorKind", given)
     raise ValueError(f"{given!r} is no kind of error; there are {', '.join(get_args(ErrorKind))}")
 
 

@@ -44,7 +44,9 @@ class Faulty:
         self.keys: list[str] = []
         self.paths: list[str] = []
         self._halves: list[Half] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = ThreadingHTTPServer(
+            ("127.0.0.1", 0), type("Handler", (_Handler,), {"faulty": self})
+        )
         self._server.daemon_threads = True
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), daemon=True
@@ -84,60 +86,58 @@ def _pieces(given: dict[str, Any], text: str) -> Iterator[tuple[str, dict[str, A
     yield "content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": text}}
 
 
-def _handler(faulty: Faulty) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    faulty: Faulty
 
-        def log_message(self, format: str, *args: Any) -> None:
-            return
+    def log_message(self, format: str, *args: Any) -> None:
+        return
 
-        def do_HEAD(self) -> None:
-            self._reply(200, b"", "text/plain")
+    def do_HEAD(self) -> None:
+        self._reply(200, b"", "text/plain")
 
-        def do_GET(self) -> None:
-            self._reply(200, b'{"object": "list", "data": []}', "application/json")
+    def do_GET(self) -> None:
+        self._reply(200, b'{"object": "list", "data": []}', "application/json")
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            key = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
-            fault = faulty.next(self.path, key, json.loads(body or b"{}"))
-            try:
-                if isinstance(fault, Status):
-                    self._reply(fault.code, fault.body, "application/json")
-                elif fault is not None:
-                    self._half(fault, json.loads(body))
-                else:
-                    self._forward(body)
-            except (BrokenPipeError, ConnectionResetError):
-                self.close_connection = True  # the client went
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        key = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
+        fault = self.faulty.next(self.path, key, json.loads(body or b"{}"))
+        try:
+            if isinstance(fault, Status):
+                self._reply(fault.code, fault.body, "application/json")
+            elif fault is not None:
+                self._half(fault, json.loads(body))
+            else:
+                self._forward(body)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the client went
 
-        def _forward(self, body: bytes) -> None:
-            path = self.path.removeprefix("/anthropic").removeprefix("/openai")
-            request = urllib.request.Request(faulty.model.url + path, body)
-            request.add_header("content-type", "application/json")
-            with urllib.request.urlopen(request) as answer:
-                self._reply(answer.status, answer.read(), answer.headers["content-type"])
+    def _forward(self, body: bytes) -> None:
+        path = self.path.removeprefix("/anthropic").removeprefix("/openai")
+        request = urllib.request.Request(self.faulty.model.url + path, body)
+        request.add_header("content-type", "application/json")
+        with urllib.request.urlopen(request) as answer:
+            self._reply(answer.status, answer.read(), answer.headers["content-type"])
 
-        def _half(self, half: Half, given: dict[str, Any]) -> None:
-            self.close_connection = True
-            self.send_response(200)
-            self.send_header("content-type", "text/event-stream")
-            self.send_header("connection", "close")
-            self.end_headers()
-            for name, data in _pieces(given, half.text):
-                line = json.dumps({"type": name, **data})
-                self.wfile.write(f"event: {name}\ndata: {line}\n\n".encode())
-            self.wfile.write(half.garbage)
-            self.wfile.flush()
-            half.begun.set()
-            half.go.wait(60)
+    def _half(self, half: Half, given: dict[str, Any]) -> None:
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        for name, data in _pieces(given, half.text):
+            line = json.dumps({"type": name, **data})
+            self.wfile.write(f"event: {name}\ndata: {line}\n\n".encode())
+        self.wfile.write(half.garbage)
+        self.wfile.flush()
+        half.begun.set()
+        half.go.wait(60)
 
-        def _reply(self, status: int, body: bytes, kind: str) -> None:
-            self.send_response(status)
-            self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-    return Handler
+    def _reply(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)

@@ -63,8 +63,8 @@ class Api:
     def play(self, *replies: Reply | Callable[[Request], Reply]) -> None:
         self.replies = list(replies)
         self.requests = []
-        self.hung = asyncio.Event()
-        self.gone = asyncio.Event()
+        self.hung.clear()
+        self.gone.clear()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -145,7 +145,8 @@ class Anthropic:
                 event = {"type": "content_block_delta", "index": index, "delta": delta}
                 events.append(event)
             events.append({"type": "content_block_stop", "index": index})
-        events.append({"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 50}})  # fmt: skip
+        last = {"delta": {"stop_reason": stop}, "usage": {"output_tokens": 50}}
+        events.append({"type": "message_delta", **last})
         events.append({"type": "message_stop"})
         return Reply(_sse(*events, named=True))
 
@@ -162,7 +163,7 @@ class Anthropic:
     @classmethod
     def call(cls, *calls: tuple[str, dict[str, Any]]) -> Reply:
         blocks: list[tuple[Any, list[Any]]] = []
-        for number, (name, given) in enumerate(calls):
+        for name, given in calls:
             block = {"type": "tool_use", "id": _new(name), "name": name, "input": {}}
             delta = {"type": "input_json_delta", "partial_json": json.dumps(given)}
             blocks.append((block, [delta]))
@@ -218,9 +219,10 @@ class Responses:
         ]  # fmt: skip
         for index, (item, deltas) in enumerate(items):
             empty = {**item, "content": []} if deltas else item
-            events.append({"type": "response.output_item.added", "output_index": index, "item": empty})  # fmt: skip
-            events += [{**one, "output_index": index, "item_id": item["id"]} for one in deltas]
-            events.append({"type": "response.output_item.done", "output_index": index, "item": item})  # fmt: skip
+            at = {"output_index": index}
+            events.append({"type": "response.output_item.added", **at, "item": empty})
+            events += [{**one, **at, "item_id": item["id"]} for one in deltas]
+            events.append({"type": "response.output_item.done", **at, "item": item})
         usage = {"input_tokens": 900, "output_tokens": 50, "total_tokens": 950}
         usage |= {"input_tokens_details": {"cached_tokens": 200}}
         usage |= {"output_tokens_details": {"reasoning_tokens": 0}}

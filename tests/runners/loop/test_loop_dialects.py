@@ -1,4 +1,4 @@
-"""Every protocol: text piece by piece, tools, usage as it was reported, the gateway's paths and token."""
+"""Every protocol: text piece by piece, tools, usage as it was reported, the gateway's paths."""
 
 from __future__ import annotations
 
@@ -56,6 +56,8 @@ async def test_a_turn_streams_uses_tools_and_counts_exactly(
         assert request.path.split("?")[0] == dialect.path
         assert dialect.key(request) == "the-token"
         assert "Be brief." in str(request.body)
+        bounds = [one for name, one in request.headers.items() if "timeout" in name]
+        assert not any(one[0].isdigit() for one in bounds), "a gateway may hold it for long"
     assert "zwei" not in str(api.requests[1].body)
     assert "2\\ttwo" in str(api.requests[1].body)
 

@@ -11,8 +11,10 @@ import pytest
 from fake_api import Api
 
 from tenuto.core.errors import RunnerFailed
+from tenuto.core.runs import RunRequest
 from tenuto.runners.cli import CliRunner
 from tenuto.runners.loop.naming import choose
+from tenuto.testing.nursery import PlainNursery
 
 
 def test_names_mean_providers() -> None:
@@ -99,14 +101,19 @@ async def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.Mon
     found = await CliRunner().probe({"OPENAI_API_KEY": "k"})
     assert found.kind == "missing"
     assert found.hint == "pip install tenuto[agents]"
+    with pytest.raises(RunnerFailed, match="pip install") as raised:
+        await CliRunner().open(RunRequest(cwd="/"), PlainNursery())
+    assert raised.value.kind == "missing"
 
 
 def test_the_driver_loads_none_of_the_libraries() -> None:
     code = """
 import asyncio, sys
+from tenuto.core.runs import RunRequest
 from tenuto.runners.cli import CliRunner
 asyncio.run(CliRunner().probe({"OPENAI_API_KEY": "k"}))
-print([one for one in ("pydantic_ai", "pydantic", "anthropic", "openai", "mcp", "httpx2") if one in sys.modules])
+heavy = {"pydantic_ai", "pydantic", "anthropic", "openai", "mcp", "httpx2"}
+print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

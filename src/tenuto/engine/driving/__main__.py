@@ -19,6 +19,7 @@ from tenuto.core.plan import Plan, Step
 from tenuto.core.ports import Nursery
 from tenuto.core.rounds import round_of
 from tenuto.core.runs import McpServer
+from tenuto.core.task_events import Warned
 from tenuto.core.tasks import TaskSpec
 from tenuto.dispatch.fresh import FreshLauncher
 from tenuto.engine.agent_settings import AgentSettings, load_agent_settings
@@ -35,7 +36,7 @@ from tenuto.engine.driving.teller import Teller
 from tenuto.engine.driving.workplaces import Workplaces
 from tenuto.engine.recover import fold
 from tenuto.engine.settings import Settings, load_settings
-from tenuto.engine.strategies import build_plan, extend
+from tenuto.engine.strategies import build_plan, extend, review_verdict
 from tenuto.engine.tasks import progress_of, result_document, task_of
 from tenuto.keeper.faults import point
 from tenuto.keeper.procfs import MARK
@@ -116,7 +117,7 @@ async def _work(
     project = engine.project
     home = os.path.join(project.folder(os.environ[MARK]), "agents")
     printer, desk = Printer(several=False), Desk(teller)
-    briefs = Briefs(task, teller.progress, agents, project.root, os.environ)
+    briefs = Briefs(task, teller.progress, agents, cwd, project.root, os.environ)
     places = Workplaces(
         task, teller.progress, printer, cwd, project.home, os.environ[MARK], os.environ
     )
@@ -145,8 +146,16 @@ async def _work(
         )
         return built.strategy, built.plan, built.reason
 
-    def further(plan: Plan, step: Step, output: str) -> tuple[Step, ...]:
-        return extend(plan, step, output, round_of(plan, step))
+    def further(plan: Plan, step: Step, output: str) -> tuple[tuple[Step, ...], Warned | None]:
+        more = extend(plan, step, output, round_of(plan, step))
+        verdict = None if more else review_verdict(output)
+        if more or verdict == "approve":
+            return more, None
+        if verdict == "send_back":
+            text = f"{step.id} still sends {step.reviews} back, and no round is left"
+            return (), Warned(text=text, step=step.id, about="rejected")
+        text = f"{step.id} gave no verdict on {step.reviews}: it is taken as it is"
+        return (), Warned(text=text, step=step.id, about="review")
 
     purse = Purse(engine, os.environ[MARK], task, agents, teller, desk, printer)
     driver = Driver(teller, desk, printer, planner, further, places.finish)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
+from tenuto.core.ids import short
 from tenuto.core.plan import Step
 from tenuto.core.progress import Progress
 from tenuto.core.rounds import feedback_of
@@ -11,8 +13,9 @@ from tenuto.core.selection import Choice, choose
 from tenuto.core.tasks import TaskSpec
 from tenuto.engine.agent_settings import AgentSettings
 from tenuto.engine.driving.stepping import Brief
-from tenuto.engine.prompts import Earlier, Templates, build
+from tenuto.engine.prompts import Earlier, Prompt, Templates, build
 from tenuto.engine.skills import skills_of
+from tenuto.keeper.procfs import MARK
 
 
 class Briefs:
@@ -23,10 +26,13 @@ class Briefs:
         task: TaskSpec,
         progress: Progress,
         settings: AgentSettings,
+        cwd: str,
         root: str,
         environ: Mapping[str, str],
     ) -> None:
-        """Take the task, and the project whose templates and skills hold."""
+        """Take the task, its folder, and the project whose templates and skills hold."""
+        self._cwd = cwd
+        self._id = short(environ.get(MARK, ""))
         self._task = task
         self._progress = progress
         self._settings = settings
@@ -53,38 +59,48 @@ class Briefs:
         assert self._progress.plan is not None
         feedback = feedback_of(self._progress.plan, step)
         names = dict.fromkeys((*who.skills, *task.skills, *step.skills))
-        prompt = build(
-            step.task,
-            role=choice.role,
-            who=who,
-            cwd=cwd,
-            skills=[self._skills.get(name) for name in names],
-            change=task.change,
-            task_id=task.task_id,
-            context=task.context,
-            files=tuple(dict.fromkeys((*task.files, *step.files))),
-            previous=self._previous(step, feedback),
-            feedback=None if feedback is None else self._earlier(feedback),
-            reviews=step.reviews,
-            templates=self._templates,
-        )
+        files = tuple(dict.fromkeys(map(self._relative, (*task.files, *step.files))))
+
+        def prompt(previous: list[Earlier]) -> Prompt:
+            return build(
+                step.task,
+                role=choice.role,
+                who=who,
+                cwd=cwd,
+                skills=[self._skills.get(name) for name in names],
+                change=task.change,
+                task_id=task.task_id,
+                context=task.context,
+                files=files,
+                previous=previous,
+                feedback=None if feedback is None else self._earlier(feedback),
+                reviews=step.reviews,
+                templates=self._templates,
+            )
+
+        # a session that goes on knows what it said itself
+        earlier = [name for name in step.depends_on if name != feedback]
+        told = prompt([self._earlier(name) for name in earlier if name != step.continues])
+        alone = ""
+        if step.continues in earlier:
+            alone = prompt([self._earlier(name) for name in earlier]).text
         return Brief(
             role=choice.role,
             model=lambda runtime: self._settings.model(runtime, choice),
-            system=prompt.system,
-            text=prompt.text,
+            system=told.system,
+            text=told.text,
             reason=choice.reason,
             cwd=cwd,
+            alone=alone,
         )
 
-    def _previous(self, step: Step, feedback: str | None) -> list[Earlier]:
-        """Return the real outputs of those it depends on; a session that goes on knows its own."""
-        return [
-            self._earlier(name)
-            for name in step.depends_on
-            if name not in (step.continues, feedback)
-        ]
+    def _relative(self, name: str) -> str:
+        """Return a file below the task's folder by its path from there: a worktree has it too."""
+        path = os.path.relpath(name, self._cwd) if os.path.isabs(name) else name
+        return name if path.startswith("..") else path
 
     def _earlier(self, name: str) -> Earlier:
         one = self._progress.steps[name]
-        return Earlier(name, one.role, one.output)
+        return Earlier(
+            name, one.role, one.output, f"see the step {name} in: tenuto show {self._id}"
+        )

@@ -31,8 +31,8 @@ Planner = Callable[[], tuple[str, Plan, str]]
 """Returns the strategy's name, its plan, and why that one."""
 Walk = Callable[[Step], Awaitable[StepFinished]]
 """Runs one step to its end and tells how it ended; the end is recorded by the driver."""
-Extend = Callable[[Plan, Step, str], tuple[Step, ...]]
-"""Returns the steps that a finished step's output calls for, if any."""
+Extend = Callable[[Plan, Step, str], tuple[tuple[Step, ...], Warned | None]]
+"""Returns the steps that a review calls for, if any, or what is to be said about it."""
 
 
 class Driver:
@@ -87,11 +87,11 @@ class Driver:
             )
             for task in done:
                 task.result()
-        status = "interrupted" if self.stopping and not self.progress.done else self.progress.status
-        for problem in await self._finish() if status != "interrupted" else ():
+        stopped = self.stopping and not self.progress.done
+        for problem in await self._finish() if not stopped else ():
             self._printer.note(f"warning: {problem}")
             self._teller.tell(Warned(about="worktree", text=problem))
-            status = "partial" if status == "completed" else status
+        status = "interrupted" if stopped else self.progress.status
         await self._teller.safe(self._summary(status))
         return status
 
@@ -149,11 +149,14 @@ class Driver:
 
     def _following(
         self, step: Step, status: StepStatus, output: str
-    ) -> list[StepFinished | PlanExtended]:
+    ) -> list[StepFinished | PlanExtended | Warned]:
         """Return what follows from the end of a step: another round, or that others are skipped."""
         assert self.progress.plan is not None
         if status == "completed" and step.reviews is not None:
-            more = self._extend(self.progress.plan, step, output)
+            more, remark = self._extend(self.progress.plan, step, output)
+            if remark is not None and remark.text not in self.progress.warnings:
+                self._printer.note(f"warning: {remark.text}")
+                return [remark]
             return [PlanExtended(steps=more, because=f"{step.id} sent it back")] if more else []
         if status != "failed":
             return []

@@ -61,6 +61,8 @@ class Brief(msgspec.Struct, frozen=True):
     text: str
     reason: str
     cwd: str
+    alone: str = ""
+    """The same, for a session that is new where one was to go on; empty where there is none."""
 
 
 class Tries(msgspec.Struct):
@@ -208,32 +210,19 @@ class Walker:
     ) -> Tries:
         resumed = bool(one.session) and chosen.runner.capabilities.resume
         try:
-            session = await self._open(step, one, chosen, brief, model)
+            session, goes_on = await self._open(step, one, chosen, brief, model)
         except RunnerFailed as error:
             kind: Any = error.kind
             return Tries(Finished(ok=False, kind=kind, message=str(error)))
         self._active[step.id] = session
-        if self._stopping.is_set():
-            await session.interrupt()
+        if not goes_on and brief.alone:
+            text = text.replace(brief.text, brief.alone)
         tries = Tries(Finished(ok=False, kind="crash", message="it ended without a last word"))
-        asking: set[asyncio.Task[None]] = set()
-        stopped = False
         try:
-            async for event in session.prompt(_opening(chosen, brief, text, resumed)):
-                if isinstance(event, Finished):
-                    tries.finished = event
-                elif isinstance(event, PermissionAsked):
-                    task = asyncio.create_task(self._permit(step, session, event))
-                    asking.add(task)
-                    task.add_done_callback(asking.discard)
-                else:
-                    self._take(step, one, event, tries)
-                    if tries.over and not stopped:
-                        stopped = True
-                        await session.interrupt()
+            if self._stopping.is_set():
+                await session.interrupt()
+            await self._listen(step, one, session, _opening(chosen, brief, text, resumed), tries)
         finally:
-            for task in asking:
-                task.cancel()
             self._active.pop(step.id, None)
             if tries.finished.ok and self._teller.progress.is_continued(step.id):
                 self._kept[step.id] = (chosen.runner.name, session)
@@ -245,17 +234,40 @@ class Walker:
             )
         return tries
 
+    async def _listen(
+        self, step: Step, one: StepProgress, session: AgentSession, prompt: str, tries: Tries
+    ) -> None:
+        """Take what comes of a prompt, until its last word."""
+        asking: set[asyncio.Task[None]] = set()
+        stopped = False
+        try:
+            async for event in session.prompt(prompt):
+                if isinstance(event, Finished):
+                    tries.finished = event
+                elif isinstance(event, PermissionAsked):
+                    task = asyncio.create_task(self._permit(step, session, event))
+                    asking.add(task)
+                    task.add_done_callback(asking.discard)
+                else:
+                    self._take(step, one, event, tries)
+                if tries.over and not stopped:
+                    stopped = True
+                    await session.interrupt()
+        finally:
+            for task in asking:
+                task.cancel()
+
     async def _open(
         self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str
-    ) -> AgentSession:
-        """Return the session to speak in: one that is open, one taken up again, or a new one."""
+    ) -> tuple[AgentSession, bool]:
+        """Return the session to speak in, and whether it is one that goes on."""
         before = self._kept.pop(step.continues, None) if step.continues else None
         if before is not None and before[0] == chosen.runner.name:
             known = self._teller.progress.steps[str(step.continues)]
             self._teller.tell(
                 StepSession(step=step.id, session=known.session, execution=known.execution)
             )
-            return before[1]
+            return before[1], True
         if before is not None:
             await before[1].close()
         taken_up = one.session or self._earlier(step, chosen.runner.name)
@@ -278,7 +290,8 @@ class Walker:
             bypass=self._task.bypass,
             title=f"{runner.name}: {step.id}",
         )
-        return await runner.open(request, self._nursery(started))
+        session = await runner.open(request, self._nursery(started))
+        return session, request.session is not None
 
     def _earlier(self, step: Step, runtime: str) -> str:
         """Return the session of the step that this one goes on from, if it was this runtime's."""

@@ -86,7 +86,8 @@ class Workplaces:
                 self._printer.note(f"[{name}] kept on branch {trees.branch_of(name)}")
             return []
         problems: list[str] = []
-        for merged in trees.merge([self._made.get(name) or trees.add(name) for name in done]):
+        found = [self._made.get(name) or trees.find(name) for name in done]
+        for merged in trees.merge([tree for tree in found if tree is not None]):
             if merged.ok:
                 self._printer.note(f"[{merged.step}] merged {merged.branch}")
             else:

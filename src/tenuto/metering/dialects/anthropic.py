@@ -32,9 +32,10 @@ class MessagesReader(Reader):
                 for key in ("text", "partial_json", "thinking"):
                     self.chars += length(delta.get(key))
             case "message_delta":
-                usage = mapping(value.get("usage"))
-                self._usage(usage)
-                self.final = number(usage.get("output_tokens")) is not None or self.final
+                self._usage(mapping(value.get("usage")))
+                self.told = bool(mapping(value.get("delta")).get("stop_reason")) or self.told
+            case "message_stop":
+                self.final = True
             case "error":
                 self.error = str(mapping(value.get("error")).get("message") or "error")
             case "message":

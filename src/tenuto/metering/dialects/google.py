@@ -38,9 +38,9 @@ class ContentReader(Reader):
                 arguments = mapping(part.get("functionCall")).get("args")
                 if arguments is not None:
                     self.chars += len(msgspec.json.encode(arguments))
-            self.final = self.final or (told and bool(candidate.get("finishReason")))
+            self.told = self.told or (told and bool(candidate.get("finishReason")))
         if told and mapping(value.get("promptFeedback")).get("blockReason"):
-            self.final = True
+            self.told = True
 
     def _usage(self, usage: dict[str, Any]) -> bool:
         prompt = number(usage.get("promptTokenCount"))

@@ -42,17 +42,13 @@ class ChatReader(_OpenAIReader):
         """Read one chunk."""
         self._named(value)
         self._failed(value.get("error"))
-        self._usage(mapping(value.get("usage")), "prompt_tokens", "completion_tokens")
-        for choice in listing(value.get("choices")):
+        told = self._usage(mapping(value.get("usage")), "prompt_tokens", "completion_tokens")
+        choices = listing(value.get("choices"))
+        for choice in choices:
             self._count(mapping(choice.get("delta")))
             self.chars += length(choice.get("text"))
-
-    def take(self, data: bytes) -> None:
-        """Take in one chunk; the usage is sure once the last one, with no choices, has told it."""
-        super().take(data)
-        if not self.final and self.output is not None and b'"usage"' in data:
-            value = parsed(data)
-            self.final = bool(mapping(value.get("usage"))) and not listing(value.get("choices"))
+        # told apart at the end; by some with the last words, and by some all the way
+        self.told = self.told or (told and (not choices or bool(choices[0].get("finish_reason"))))
 
     def read_whole(self, value: dict[str, Any]) -> None:
         """Read an answer that came at once."""
@@ -83,8 +79,8 @@ class ResponsesReader(_OpenAIReader):
         if kind == "error":
             self._failed(mapping(value.get("error")) or value)
         elif kind in _ENDS:
-            told = self._usage(mapping(response.get("usage")), "input_tokens", "output_tokens")
-            self.final = told or self.final
+            self.told = self._usage(mapping(response.get("usage")), "input_tokens", "output_tokens")
+            self.final = True
         elif kind.endswith(".delta"):
             self.chars += length(value.get("delta"))
 

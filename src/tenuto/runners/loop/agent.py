@@ -7,7 +7,7 @@ import itertools
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 from pydantic_ai import messages as m
 from pydantic_ai.direct import model_request_stream
@@ -142,7 +142,8 @@ class Agent:
                 fault = explain(error)
                 if said or attempt > self._retries or fault.kind not in TRANSIENT:
                     raise
-                wait = min(fault.retry_after or 0.5 * 2 ** (attempt - 1), _WAIT_MOST_S)
+                after = fault.retry_after
+                wait = min(0.5 * 2 ** (attempt - 1) if after is None else after, _WAIT_MOST_S)
                 text = f"{fault.kind}: {fault.message[:300]}; again in {wait:g} s"
                 self._tell(Retried(text, fault.status))
                 await asyncio.sleep(wait)
@@ -285,6 +286,9 @@ def _cost(response: m.ModelResponse) -> Decimal | None:
 
 def _detail(arguments: dict[str, Any]) -> str:
     for name in ("path", "command", "code"):
-        if isinstance(arguments.get(name), str):
-            return arguments[name][:500]
+        given: Any = arguments.get(name)
+        if isinstance(given, list):
+            given = " ".join(map(str, cast("list[Any]", given)))
+        if isinstance(given, str):
+            return given[:500]
     return ""

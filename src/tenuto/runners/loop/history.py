@@ -155,9 +155,10 @@ class History:
                     continue
                 calls = {one.tool_call_id: one for one in message.tool_calls}
             else:
+                order = list(calls)
                 kept = [one for one in message.parts if _belongs(one, calls)]
                 missing = [_unanswered(one) for one in calls.values()]
-                message.parts = sorted([*missing, *kept], key=_is_prompt)
+                message.parts = sorted([*kept, *missing], key=lambda one: _place(one, order))
                 calls = {}
             repaired.append(message)
         _close(repaired, calls)
@@ -170,8 +171,9 @@ class History:
             self._lock = -1
 
 
-def _is_prompt(part: m.ModelRequestPart) -> bool:
-    return not isinstance(part, m.ToolReturnPart)
+def _place(part: m.ModelRequestPart, order: list[str]) -> int:
+    """Return where a part stands: results as they were called for, then everything else."""
+    return order.index(part.tool_call_id) if isinstance(part, m.ToolReturnPart) else len(order)
 
 
 def _belongs(part: m.ModelRequestPart, calls: dict[str, m.ToolCallPart]) -> bool:

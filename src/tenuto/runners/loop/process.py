@@ -18,7 +18,7 @@ from tenuto.runners.loop.history import History, home
 from tenuto.runners.loop.models import Connected
 from tenuto.runners.loop.naming import choose
 from tenuto.runners.loop.servers import Servers, environment
-from tenuto.runners.loop.tools import own_tools
+from tenuto.runners.loop.tools import distinct, own_tools
 
 _RETRIES = 2
 _SYSTEM = """\
@@ -122,7 +122,7 @@ class Process:
         system = _SYSTEM.format(cwd=os.path.abspath(request.cwd))
         self._agent = Agent(
             self._connected.model,
-            [*own_tools(Workspace(request.cwd)), *handed],
+            distinct([*own_tools(Workspace(request.cwd)), *handed]),
             self._history,
             self.tell,
             system=f"{system}\n\n{request.system}" if request.system else system,

@@ -12,10 +12,9 @@ from typing import Any
 from tenuto.core.errors import RunnerFailed
 from tenuto.core.runs import McpServer
 from tenuto.runners.loop.files import ToolError
-from tenuto.runners.loop.tools import Tool
+from tenuto.runners.loop.tools import NAME_MOST, Tool
 
 _RESULT_MOST = 200_000
-_NAME_MOST = 64
 
 
 class Servers:
@@ -35,11 +34,7 @@ class Servers:
             future: asyncio.Future[list[Tool]] = asyncio.get_running_loop().create_future()
             ready.append(future)
             self._tasks.append(asyncio.create_task(self._run(server, future)))
-        tools: dict[str, Tool] = {}
-        for found in await asyncio.gather(*ready):
-            for tool in found:
-                tools.setdefault(tool.name, tool)
-        return list(tools.values())
+        return [tool for found in await asyncio.gather(*ready) for tool in found]
 
     async def close(self) -> None:
         """End them."""
@@ -104,7 +99,7 @@ def _tool(client: Any, server: str, name: str, about: str, schema: dict[str, Any
             raise ToolError(text or "the tool failed without saying why")
         return text
 
-    offered = re.sub(r"[^A-Za-z0-9_-]", "_", f"{server}_{name}")[:_NAME_MOST]
+    offered = re.sub(r"[^A-Za-z0-9_-]", "_", f"{server}_{name}")[:NAME_MOST]
     return Tool(offered, about, schema, run, asks=True, checked=False)
 
 

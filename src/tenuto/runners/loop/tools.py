@@ -6,8 +6,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jsonschema_rs
@@ -16,6 +16,7 @@ from tenuto.runners.loop import seeking
 from tenuto.runners.loop.files import LINES_MOST, ToolError, Workspace
 
 Run = Callable[[dict[str, Any]], Awaitable[str]]
+NAME_MOST = 64
 _LISTED_MOST = 1000
 _FOUND_MOST = 200
 _SEARCH_S = 30.0
@@ -44,6 +45,18 @@ def check(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
         except jsonschema_rs.ValidationError as error:
             raise ToolError(f"these arguments do not fit: {error.message}") from None
     return arguments
+
+
+def distinct(tools: Iterable[Tool]) -> list[Tool]:
+    """Return tools under names that no two share; providers refuse a request with such."""
+    taken: dict[str, Tool] = {}
+    for tool in tools:
+        name, number = tool.name, 1
+        while name in taken:
+            number += 1
+            name = f"{tool.name[: NAME_MOST - 4]}_{number}"
+        taken[name] = replace(tool, name=name)
+    return list(taken.values())
 
 
 def own_tools(workspace: Workspace) -> list[Tool]:

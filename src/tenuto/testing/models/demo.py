@@ -98,9 +98,16 @@ def _written(seen: Seen, code: str) -> Answer:
     return _use(seen, "I write it.", command, "write_file", path=_FILE, content=code)
 
 
+def _printed(seen: Seen) -> str:
+    """Return what a program printed, without what the tool says about its run."""
+    return seen.last.partition("\n\nExecution ")[0]
+
+
 def _built(seen: Seen) -> Answer:
     ran = "1 2 Fizz" in seen.last
-    return f"{LABEL} {_FILE} is written" + (f"; it prints:\n{seen.last}" if ran else ", not run.")
+    return f"{LABEL} {_FILE} is written" + (
+        f"; it prints:\n{_printed(seen)}" if ran else ", not run."
+    )
 
 
 def _check(seen: Seen) -> Answer:
@@ -113,7 +120,7 @@ def _reviewed(seen: Seen) -> Answer:
         return f"{LABEL} I ran {_FILE}: it prints what it must.\n\nVerdict: approved"
     if "1 2 Fizz" not in seen.last and "n % 15" in seen.last:
         return f"{LABEL} I read {_FILE}, without a shell to run it.\n\nVerdict: approved"
-    return f"{LABEL} {_ASKED}, and does not:\n{seen.last}\n\nVerdict: send back"
+    return f"{LABEL} {_ASKED}, and does not:\n{_printed(seen)}\n\nVerdict: send back"
 
 
 def _speaks(*words: str) -> Callable[[Seen], bool]:
