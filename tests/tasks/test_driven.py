@@ -11,7 +11,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from engine_help import events_of, folded, main_pid, project_of, tape_events
+from engine_help import (
+    await_death,
+    events_of,
+    folded,
+    keeper_pid,
+    main_pid,
+    project_of,
+    tape_events,
+)
 
 from tenuto.dispatch import control
 from tenuto.dispatch.fresh import FreshLauncher
@@ -170,7 +178,8 @@ def test_what_runs_on_behalf_of_a_process_ends_with_it(
     assert ended
     snapshot = engine.wait(execution_id, 60)
     assert (snapshot.state, snapshot.reason) == ("killed", "orphaned")
-    assert not snapshot.left_behind
+    assert await_death(keeper_pid(project, execution_id)), "it stays until the last one is gone"
+    assert not engine.show(execution_id).left_behind
 
 
 @pytest.mark.promise("X8")
