@@ -253,8 +253,8 @@ def result_document(progress: Progress, most: int | None = None) -> dict[str, An
     steps = [
         {
             "id": one.step.id, "status": one.status, "role": one.role, "runtime": one.runtime,
-            "model": one.model, "attempts": one.attempt, "output": one.output[:each],
-            "error": one.error[:each],
+            "model": one.model, "attempts": one.attempt,
+            "output": one.output[:each], "error": one.error[:each],
             "tokens_in": one.tokens.input + one.tokens.cache_read + one.tokens.cache_write,
             "tokens_out": one.tokens.output, "cost": _money(one.cost),
             "unmetered": one.unmetered, "duration_s": one.duration_s, "session": one.session,
