@@ -119,6 +119,7 @@ def test_what_the_keeper_would_hang_up_on_is_an_error_first() -> None:
     from tenuto.core.task_events import Warned
 
     teller = Teller(None, Progress())  # pyright: ignore[reportArgumentType]
+    teller._writer = object()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
     with pytest.raises(EngineFault, match="are the most"):
         teller.tell(Warned(text="x" * (20 * 1024 * 1024)))
     assert not teller.progress.warnings, "what is not on the tape did not happen"
@@ -148,7 +149,7 @@ async def test_a_runtime_that_prints_for_ever_takes_no_memory_of_the_driver(
 @pytest.mark.parametrize("amount", ['"NaN"', '"sNaN"', '"Infinity"', "1e400", "-1", '"1e999999"'])
 def test_a_plan_with_absurd_amounts_is_refused_in_words(amount: str) -> None:
     with pytest.raises(InvalidPlan):
-        read_plan('{"steps":[{"id":"a","task":"x","max_cost":%s}]}' % amount)
+        read_plan(f'{{"steps":[{{"id":"a","task":"x","max_cost":{amount}}}]}}')
 
 
 @pytest.mark.parametrize(

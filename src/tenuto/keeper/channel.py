@@ -168,9 +168,8 @@ class Channel:
             self._sock.close()
 
     def _take(self, line: bytes) -> None:
-        # a driver is ours, and would wait for ever for word of a plan that was left unread
-        trusted = self._keeper.driven is not None
-        if len(line) > _BULK and not trusted and _weight(line) > _WEIGHT_MOST:
+        bulky = len(line) > _BULK and self._keeper.driven is None  # a driver is ours, and trusted
+        if bulky and _weight(line) > _WEIGHT_MOST:
             self._refuse(line)
             return
         try:

@@ -12,11 +12,11 @@ import signal
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
-from tenuto.core.errors import TenutoError
+from tenuto.core.errors import DiskFull, EngineFault, TenutoError
 from tenuto.core.plan import Plan, Step
 from tenuto.core.ports import Nursery
 from tenuto.core.rounds import round_of
@@ -40,12 +40,11 @@ from tenuto.engine.recover import fold
 from tenuto.engine.settings import Settings, load_settings
 from tenuto.engine.strategies import build_plan, extend, review_verdict
 from tenuto.engine.tasks import progress_of, result_document, task_of
+from tenuto.keeper.faults import point
 from tenuto.keeper.procfs import MARK
 from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
 
-_VALUE_MOST = 16 * 1024 * 1024
-_CUT_TO = 1024 * 1024  # characters, each of which may take six bytes
 _EXITS = {"completed": 0, "interrupted": 130}
 
 
@@ -82,25 +81,16 @@ async def _drive(teller: Teller, project: Project, execution_id: str) -> int:
         print(f"tenuto: {error.message}", file=sys.stderr)
         if error.hint:
             print(f"  {error.hint}", file=sys.stderr)
-        await teller.outcome("failed", error.code, str(error))
+        again = isinstance(error, (EngineFault, DiskFull))  # not for what was asked: it can go on
+        await teller.outcome("interrupted" if again else "failed", error.code, str(error))
         await teller.close()
         return 1
-    teller.value(_fitting(result_document(teller.progress)))
+    point("driver-done")
+    teller.value(lambda most: result_document(teller.progress, most))
     await _tell_outcome(teller, status)
     await teller.close()
     engine.close()
     return _EXITS.get(status, 1)
-
-
-def _fitting(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what came of a task, with outputs cut where all of them are too much for one message."""
-    if len(msgspec.json.encode(document)) <= _VALUE_MOST:
-        return document
-    share = _CUT_TO // max(1, len(document["steps"]))
-    for one in document["steps"]:
-        if len(one["output"]) > share:
-            one["output"] = f"{one['output'][:share]}\n(cut here: it is whole on the tape)"
-    return {**document, "output": document["output"][:_CUT_TO]}
 
 
 async def _tell_outcome(teller: Teller, status: str) -> None:
@@ -189,6 +179,7 @@ async def _work(
 
     def stop(hard: bool) -> None:
         driver.stop()
+        desk.stop()
         task = asyncio.create_task(walker.close() if hard else walker.stop())
         stops.add(task)
 

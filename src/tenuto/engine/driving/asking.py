@@ -18,7 +18,7 @@ About = Literal["permission", "budget", "step"]
 _READING = frozenset(
     {
         "read", "glob", "grep", "ls", "search", "list", "find", "read_file", "list_files",
-        "todowrite", "todoread", "think", "websearch", "toolsearch",
+        "todowrite", "todoread", "think", "toolsearch",
     }
 )  # fmt: skip
 _EDITING = frozenset(
@@ -28,7 +28,7 @@ _EDITING = frozenset(
 _KINDS_READING = ("read", "search", "think")
 _KINDS_EDITING = ("edit", "move")
 # our own tools that only look; those that start something can do whatever a shell can
-_LOOKING = re.compile(r"(?:mcp__)?tenuto(?:__|[_.:/])(?:output|list|engine_status)")
+_LOOKING = re.compile(r"(?:mcp(?:__|\.))?tenuto(?:__|[_.:/])(?:output|list|engine_status)")
 _PATHS = ("file_path", "path", "filepath", "filePath", "notebook_path", "abs_path")
 # what takes effect on the user's side without anybody's yes: settings, state, hooks
 _GUARDED = frozenset({".git", ".tenuto", "tenuto.toml", ".claude", ".mcp.json"})
@@ -39,6 +39,10 @@ _DETAIL_MOST = 64 * 1024
 _TEXT_MOST = 2000
 
 
+class Withdrawn(Exception):
+    """Nobody is asked any more: the task is being stopped."""
+
+
 class Desk:
     """Puts questions to whoever watches the task, and brings the answers to those who asked."""
 
@@ -46,6 +50,7 @@ class Desk:
         """Ask over this line."""
         self._teller = teller
         self._open: dict[int, asyncio.Future[Decided]] = {}
+        self._stopped = False
 
     def void_old(self) -> None:
         """Withdraw what an earlier life of this task asked: whoever asked is gone."""
@@ -53,10 +58,13 @@ class Desk:
             self._teller.tell(Decided(n=number, allow=False, by="resume", why="it is asked anew"))
 
     async def ask(self, about: About, text: str, step: str = "", detail: Any = None) -> Decided:
-        """Ask and wait, for as long as it takes; the execution shows as waiting meanwhile."""
-        if (
-            len(self._open) >= _OPEN_MOST
-        ):  # nobody reads so many, and each is kept until it is answered
+        """Ask and wait, for as long as it takes; the execution shows as waiting meanwhile.
+
+        Raises Withdrawn when the task is stopped before somebody has decided.
+        """
+        if self._stopped:
+            raise Withdrawn
+        if len(self._open) >= _OPEN_MOST:  # nobody reads so many, and each one is kept
             why = f"{_OPEN_MOST} questions are open already: wait for their answers first"
             return Decided(n=0, allow=False, by="tenuto", why=why)
         number = self._teller.progress.numbered + 1
@@ -82,6 +90,15 @@ class Desk:
                 self._teller.wait_for(on, f"#{number}: {question.text}")
                 return
         self._teller.go_on()
+
+    def stop(self) -> None:
+        """Withdraw what is open, and ask nothing more: whoever waits here would hold up a stop."""
+        self._stopped = True
+        for number, future in self._open.items():
+            if not future.done():
+                why = "the task was stopped"
+                self._teller.tell(Decided(n=number, allow=False, by="interrupt", why=why))
+                future.set_exception(Withdrawn())
 
     def decide(self, message: dict[str, Any]) -> None:
         """Take an answer: for one number, or for all that is open."""
@@ -117,7 +134,7 @@ def by_policy(
     `kind` is what the runtime's protocol says that it does; where there is one it counts, and the
     name, which may be a title that the model wrote, does not.
     """
-    name = tool.strip().lower()
+    name = tool.partition("(")[0].strip().lower()
     if kind:
         reads, edits = kind in _KINDS_READING, kind in _KINDS_EDITING
     else:
