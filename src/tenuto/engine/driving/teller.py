@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -118,8 +119,11 @@ class Teller:
     async def close(self) -> None:
         """Let everything go out, and stop."""
         if self._writer is not None:
-            await self._writer.drain()
             self._writer.close()
+            with suppress(
+                OSError
+            ):  # drained is not sent: the last word would be lost with this loop
+                await self._writer.wait_closed()
         if self._reading is not None:
             self._reading.cancel()
 
