@@ -72,7 +72,7 @@ class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """What many records come to. Skipped steps are counted, and are in nothing else."""
+    """What many records come to. Skipped steps are counted, and used nothing."""
 
     count: int = 0
     completed: int = 0
@@ -178,7 +178,7 @@ def day_name(number: int) -> str:
 def total(records: Iterable[ExecutionRecord]) -> Totals:
     """Return what records come to."""
     counts: dict[str, int] = {}
-    tokens, pico, priced, unmetered = Tokens(), 0, 0, 0
+    tokens, pico, priced, unpriced, unmetered = Tokens(), 0, 0, 0, 0
     durations: list[int] = []
     for one in records:
         counts[one.status] = counts.get(one.status, 0) + 1
@@ -188,6 +188,7 @@ def total(records: Iterable[ExecutionRecord]) -> Totals:
         if one.status != SKIPPED:
             durations.append(as_micro(one.duration_s))
             unmetered += one.unmetered
+            unpriced += one.cost is None
     durations.sort()
     ran, skipped = len(durations), counts.get(SKIPPED, 0)
     return Totals(
@@ -198,7 +199,7 @@ def total(records: Iterable[ExecutionRecord]) -> Totals:
         skipped=skipped,
         tokens=tokens,
         cost=dollars(pico) if priced else None,
-        unpriced=ran - priced,
+        unpriced=unpriced,
         unmetered=unmetered,
         duration_s=sum(durations) / 1e6,
         p50_s=_percentile(durations, 50),
