@@ -1,4 +1,4 @@
-"""What the tests of the history share: records at random, tapes written by hand, tasks without a model."""
+"""What the tests of the history share: records at random, tapes by hand, tasks without a model."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ NOON = 20_000 * DAY_NS + DAY_NS // 2
 ECHO = """
 [runtime]
 preferred = "echo"
-order = ["echo", "second"]
+order = ["echo"]
 [runners]
 echo = "tenuto.testing.agents:EchoRunner"
-second = "tenuto.testing.agents:EchoRunner"
 """
 STATUSES = ("completed", "failed", "interrupted", "skipped_dependency_failed")
 
 
 def with_echo(folder: Path) -> None:
     """Let the tasks of a project be done by agents without a model."""
+    (folder / ".git").mkdir()  # this is the project, whatever is above it
     (folder / "tenuto.toml").write_text(ECHO)
 
 

@@ -1,4 +1,4 @@
-"""Real tasks, with agents that need no model: exactly the right records, in Python and on the command line."""
+"""Real tasks, by agents that need no model: exactly the right records, in Python and outside."""
 
 from __future__ import annotations
 
@@ -93,10 +93,13 @@ def _the_command_line(execution: str, capfd: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.asyncio
 async def test_interrupted_and_resumed_has_both(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    folder: Path,
 ) -> None:
     with_echo(folder)
-    steps = plan({"id": "a", "task": "[[use:10,1]] one"}, {"id": "b", "task": "[[use:20,2]] [[ask:Bash]]", "depends_on": ["a"]})  # fmt: skip
+    steps = plan(
+        {"id": "a", "task": "[[use:10,1]] one"},
+        {"id": "b", "task": "[[use:20,2]] [[ask:Bash]]", "depends_on": ["a"]},
+    )
     async with Engine(str(folder)) as engine:
         one = await engine.start_task(plan=steps, runtime="echo", permissions="ask")
         waiting = await engine.wait(one, up_to=60)
@@ -108,10 +111,8 @@ async def test_interrupted_and_resumed_has_both(
             ("a", "completed", "", 1),
             ("b", "interrupted", "", 1),
         ]
-        resumed = asyncio.create_task(engine.resume(one))
-        again = await resumed
-        while again.live and again.waiting_for is None:
-            again = await engine.wait(one, up_to=60)
+        again = await engine.resume(one)
+        assert again.waiting_for is not None, "it asks again"
         await engine.approve(one)
         ended = await engine.wait(one, up_to=60)
         assert ended.done
@@ -123,6 +124,33 @@ async def test_interrupted_and_resumed_has_both(
         ]
         assert found.totals.tokens.output == 1 + 2 + 2, "each life once"
         assert await engine.history(one) == found
+
+
+SECOND = """
+from tenuto.testing.agents import EchoRunner
+
+def second():
+    return EchoRunner("second", "echo", "second: {text}")
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_fallback_is_one_record_of_who_took_over(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_echo(folder)
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "history_seconds.py").write_text(SECOND)
+    monkeypatch.syspath_prepend(str(modules))
+    monkeypatch.setenv("PYTHONPATH", str(modules))
+    settings = (folder / "tenuto.toml").read_text().replace('["echo"]', '["echo", "second"]')
+    (folder / "tenuto.toml").write_text(settings + 'second = "history_seconds:second"\n')
+    async with Engine(str(folder)) as engine:
+        await engine.task("[[fail:network]]", wait=60)
+        (record,) = (await engine.history()).records
+    assert (record.runtime, record.status, record.kind) == ("second", "failed", "network")
+    assert record.attempt > 1
 
 
 @pytest.mark.asyncio
