@@ -34,9 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     marker = metafunc.definition.get_closest_marker("runtimes")
     names = marker.args if marker is not None else (*MAIN, *FULL)
-    cases = [
-        pytest.param(name, marks=[pytest.mark.full] if name in FULL else []) for name in names
-    ]
+    cases = [pytest.param(name, marks=[pytest.mark.full] if name in FULL else []) for name in names]
     metafunc.parametrize("runtime", cases, indirect=True)
 
 
@@ -95,9 +93,7 @@ def world(request: pytest.FixtureRequest, shared: World, programs: Find) -> Iter
 
 
 @pytest.fixture
-def alone(
-    request: pytest.FixtureRequest, tmp_path: Path, programs: Find
-) -> Iterator[World]:
+def alone(request: pytest.FixtureRequest, tmp_path: Path, programs: Find) -> Iterator[World]:
     """A project of its own, for tests that set limits for all of it or script by role."""
     with Model() as model:
         made = World(tmp_path, model)

@@ -36,7 +36,9 @@ def plan_of(cases: dict[str, Any]) -> str:
 @pytest.mark.timeout(240)
 def test_every_failure_is_told_and_counted(alone: World, runtime: Runtime) -> None:
     for name, (steps, _) in CASES.items():
-        alone.model.when(lambda seen, name=name: f"{name}-case" in seen.text and bool(seen.tools), *steps)
+        alone.model.when(
+            lambda seen, name=name: f"{name}-case" in seen.text and bool(seen.tools), *steps
+        )
     alone.begin()
     (alone.folder / "plan.json").write_text(plan_of(CASES))
     done = alone(

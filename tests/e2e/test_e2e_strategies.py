@@ -24,9 +24,11 @@ def test_a_handoff_shows_real_outputs_and_a_review_comes_back(
     model.when(of_role(" developer"), "Built without tests.", "Built with tests, as asked.")
     model.when(
         of_role(" reviewer"),
-        lambda seen: "Fine.\n\nVerdict: approved"
-        if "Built with tests" in seen.text
-        else "Tests are missing: obsidian.\n\nVerdict: send back",
+        lambda seen: (
+            "Fine.\n\nVerdict: approved"
+            if "Built with tests" in seen.text
+            else "Tests are missing: obsidian.\n\nVerdict: send back"
+        ),
         "Fine.\n\nVerdict: approved",
     )
     alone.begin()
@@ -82,8 +84,12 @@ def test_a_graph_runs_on_two_runtimes_at_once(alone: World) -> None:
 
     assert "Outcome-a." in prompt("c").text and "Outcome-b." in prompt("c").text
     assert "Outcome-a." in prompt("d").text and "Outcome-b." not in prompt("d").text
-    started = {one["step"]: n for n, one in enumerate(task.events()) if one["type"] == "step_started"}
-    ended = {one["step"]: n for n, one in enumerate(task.events()) if one["type"] == "step_finished"}
+    started = {
+        one["step"]: n for n, one in enumerate(task.events()) if one["type"] == "step_started"
+    }
+    ended = {
+        one["step"]: n for n, one in enumerate(task.events()) if one["type"] == "step_finished"
+    }
     assert max(started["a"], started["b"]) < min(ended.values())  # both at once, nobody waited
     alone.balanced(task)
 

@@ -44,9 +44,7 @@ def test_what_policy_leaves_open_is_decided_from_another_process(
     world: World, model: Model, runtime: Runtime
 ) -> None:
     made = world.folder / f"{runtime.name}.asked"
-    model.play(
-        runtime.asks(str(made), "first"), runtime.asks(str(made), "second"), "I tried both."
-    )
+    model.play(runtime.asks(str(made), "first"), runtime.asks(str(made), "second"), "I tried both.")
     task = world.run(runtime, "Write a file twice.", "--permissions", "ask")
     shown = task.shown
     assert (shown["state"], shown["waiting_for"]) == ("waiting", "approval"), (shown, task.output)

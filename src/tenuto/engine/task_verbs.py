@@ -102,6 +102,13 @@ class TaskVerbs:
 
         return await self._call(tasks.decide, self._engine, execution_id, False, n, why, by)
 
+    @property
+    def inside(self) -> str | None:
+        """The execution that this process runs in, if any."""
+        from tenuto.keeper.procfs import MARK
+
+        return self._engine.environ.get(MARK)
+
     # What there is to work with
 
     async def runtimes(self, found: Found | None = None) -> list[RuntimeInfo]:

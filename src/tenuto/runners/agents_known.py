@@ -2,9 +2,9 @@
 
 Without an endpoint an agent runs as its user has it: own login, own settings, own sessions. With one
 it is pointed at the gateway. Codex and Gemini then get a configuration home of their own, below the
-`home` that the runner was made with: `<home>/codex/<one for each session>`, `<home>/gemini`. It holds their sessions too, so
-a session can be taken up only by a runner with the same `home`: give it a folder that lives as long
-as the task. OpenCode takes its configuration from the environment, and keeps its sessions where it
+`home` that the runner was made with: `<home>/codex/…`, one for each session, and `<home>/gemini`. It
+holds their sessions too, so a session can be taken up only by a runner with the same `home`: give it
+a folder that lives as long as the task. OpenCode takes its configuration from the environment, and keeps its sessions where it
 always does.
 """
 
@@ -113,6 +113,9 @@ _CODEX_CONFIG = """\
 check_for_update_on_startup = false
 [analytics]
 enabled = false
+# else it leaves an empty .git and its like in /tmp, which others take for a repository
+[sandbox_workspace_write]
+exclude_slash_tmp = true
 [model_providers.tenuto]
 name = "tenuto"
 base_url = {base}

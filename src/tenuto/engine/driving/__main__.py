@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tenuto.core.errors import TenutoError
+from tenuto.core.errors import DiskFull, EngineFault, TenutoError
 from tenuto.core.plan import Plan, Step
 from tenuto.core.ports import Nursery
 from tenuto.core.rounds import round_of
@@ -38,6 +38,7 @@ from tenuto.engine.recover import fold
 from tenuto.engine.settings import Settings, load_settings
 from tenuto.engine.strategies import build_plan, extend, review_verdict
 from tenuto.engine.tasks import progress_of, result_document, task_of
+from tenuto.keeper.faults import point
 from tenuto.keeper.procfs import MARK
 from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
@@ -76,10 +77,12 @@ async def _drive(teller: Teller, project: Project, execution_id: str) -> int:
         print(f"tenuto: {error.message}", file=sys.stderr)
         if error.hint:
             print(f"  {error.hint}", file=sys.stderr)
-        await teller.outcome("failed", error.code, str(error))
+        again = isinstance(error, (EngineFault, DiskFull))  # not for what was asked: it can go on
+        await teller.outcome("interrupted" if again else "failed", error.code, str(error))
         await teller.close()
         return 1
-    teller.value(result_document(teller.progress))
+    point("driver-done")
+    teller.value(lambda most: result_document(teller.progress, most))
     await _tell_outcome(teller, status)
     await teller.close()
     engine.close()
@@ -172,6 +175,7 @@ async def _work(
 
     def stop(hard: bool) -> None:
         driver.stop()
+        desk.stop()
         task = asyncio.create_task(walker.close() if hard else walker.stop())
         stops.add(task)
 
