@@ -362,8 +362,12 @@ class BlockingEngine:
     def interrupt(self, execution_id: str) -> Snapshot:
         """Ask it to stop, insist after a while, and return once it has."""
         whole = self.resolve(execution_id)
-        ending.interrupt(self.project, whole, self.settings.interrupt_grace)
-        return self.show(whole)
+        grace = self.settings.interrupt_grace
+        ending.interrupt(self.project, whole, grace)
+        snapshot = self.show(whole)
+        if snapshot.kind == "task":  # what its agents left running is part of it
+            ending.interrupt_children(self.project, self.index, whole, grace)
+        return snapshot
 
     def resize(self, execution_id: str, rows: int, cols: int) -> None:
         """Tell the execution's terminal its size."""
