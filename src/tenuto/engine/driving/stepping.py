@@ -49,6 +49,8 @@ from tenuto.keeper.faults import point
 
 _OUTPUT_MOST = 2 * 1024 * 1024
 _TOLD_MOST = 8 * 1024
+_SAID_MOST = 4000
+_ERROR_MOST = 16 * 1024
 
 
 class Brief(msgspec.Struct, frozen=True):
@@ -196,6 +198,7 @@ class Walker:
         stopped = self._stopping.is_set() and not end.ok
         status = "completed" if end.ok else "interrupted" if stopped else "failed"
         error = "" if end.ok else end.message or ("interrupted" if stopped else "it failed")
+        error = error[:_ERROR_MOST]
         return StepFinished(
             step=step.id, status=status, attempt=attempt, output=end.text[:_OUTPUT_MOST],
             error=error, kind=end.kind or "", runtime=chosen.runner.name, role=brief.role,
@@ -245,7 +248,7 @@ class Walker:
                 if isinstance(event, Finished):
                     tries.finished = event
                 elif isinstance(event, PermissionAsked):
-                    task = asyncio.create_task(self._permit(step, session, event))
+                    task = asyncio.create_task(self._permit(step, session, event, one.cwd))
                     asking.add(task)
                     task.add_done_callback(asking.discard)
                 else:
@@ -303,7 +306,7 @@ class Walker:
             case Said(text=text, thought=thought):
                 if not thought:
                     self._printer.say(step.id, text)
-                    tries.said = (tries.said + text)[-_OUTPUT_MOST:]
+                    tries.said = (tries.said + text)[-_SAID_MOST:]
             case SessionOpened(session=session, version=version):
                 self._teller.tell(
                     StepSession(
@@ -330,10 +333,12 @@ class Walker:
             }
         self._teller.tell(StepSaid(step=step.id, what=what))
 
-    async def _permit(self, step: Step, session: AgentSession, asked: PermissionAsked) -> None:
+    async def _permit(
+        self, step: Step, session: AgentSession, asked: PermissionAsked, cwd: str
+    ) -> None:
         """Answer a request for permission, by rule or by whoever is asked."""
         self._note(step, asked)
-        decided = by_policy(self._policy, asked.tool, asked.detail)
+        decided = by_policy(self._policy, asked.tool, asked.kind, asked.input, cwd)
         if decided is None:
             shown = {"tool": asked.tool, "input": asked.input}
             text = f"{step.id} wants to use {asked.tool}"
@@ -384,7 +389,7 @@ def _handed_on(text: str, tries: Tries) -> str:
     return (
         f"{text}\n\n# Handoff\n\nAnother agent began this task, used {tries.tools} tools and stopped."
         " Files may have been changed already: look before you go on. The last it said was:\n\n"
-        f"{tries.said[-4000:]}"
+        f"{tries.said}"
     )
 
 
