@@ -37,7 +37,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "interrupt": ("ending", "ask an execution to stop, then insist"),
     "resume": ("run", "run an interrupted or lost execution again"),
     "show": ("show", "everything known about an execution"),
-    "history": ("history", "past executions, or the transitions of one"),
+    "history": ("history", "past executions, or agents' steps with totals, or one of them"),
     "export": ("show", "an execution with its events and output as NDJSON"),
     "clear": ("ending", "drop an execution's output"),
     "sessions": ("sessions", "list the sessions, or clear some"),
