@@ -34,9 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     marker = metafunc.definition.get_closest_marker("runtimes")
     names = marker.args if marker is not None else tuple(RUNTIMES)
-    cases = [
-        pytest.param(name, marks=[pytest.mark.full] if name in FULL else []) for name in names
-    ]
+    cases = [pytest.param(name, marks=[pytest.mark.full] if name in FULL else []) for name in names]
     metafunc.parametrize("runtime", cases, indirect=True)
 
 

@@ -37,7 +37,9 @@ def test_a_task_uses_its_own_tools_and_ours(world: World, model: Model, runtime:
 def test_what_policy_leaves_open_is_decided_from_another_process(
     world: World, model: Model, runtime: Runtime
 ) -> None:
-    outside = world.base / f"{runtime.name}.outside"  # beyond what any runtime lets its agent do unasked
+    outside = (
+        world.base / f"{runtime.name}.outside"
+    )  # beyond what any runtime lets its agent do unasked
     model.play(
         runtime.asks(f"echo first > {outside}"),
         runtime.asks(f"echo second > {outside}"),

@@ -17,8 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from engine_help import PATIENCE, await_death, end_everything, folded, keeper_pid, main_pid
-from engine_help import marked_processes, tape_events
+from engine_help import (
+    PATIENCE,
+    await_death,
+    end_everything,
+    folded,
+    keeper_pid,
+    main_pid,
+    marked_processes,
+    tape_events,
+)
+
 from tenuto.core.budget import Spend, Tokens
 from tenuto.engine.gateways import TITLE as GATEWAY
 from tenuto.metering.ledger import Ledger
@@ -246,7 +255,9 @@ class World:
 
     def gateways(self) -> list[str]:
         ids = list(self.project.all_ids())
-        return [one for one in ids if getattr(folded(self.project, one).spec, "title", "") == GATEWAY]
+        return [
+            one for one in ids if getattr(folded(self.project, one).spec, "title", "") == GATEWAY
+        ]
 
     # end
 

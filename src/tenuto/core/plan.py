@@ -15,7 +15,7 @@ MergeMode = Literal["keep", "merge", "discard"]
 InFlight = Literal["retry", "ask", "skip"]
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _STEPS_MOST = 100_000
-_EDGES_MOST = 2_000_000
+_EDGES_MOST = 500_000
 
 
 class Retry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -164,6 +164,13 @@ class TaskVerbs:
 
         self._recovered = tuple(recover_tasks(self._engine))
 
+    @property
+    def inside(self) -> str | None:
+        """The execution that this process runs in, if any."""
+        from tenuto.keeper.procfs import MARK
+
+        return self._engine.environ.get(MARK)
+
     # What there is to work with
 
     async def runtimes(self, found: Found | None = None) -> list[RuntimeInfo]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
-from tenuto.core.errors import InvalidInput, NotRunning
+from tenuto.core.errors import InvalidInput, InvalidPlan, NotRunning
 from tenuto.core.ids import short
 from tenuto.core.plan import MergeMode, Plan, check_plan, read_plan
 from tenuto.core.progress import Progress
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 TELLS = tuple(str(one.__struct_config__.tag) for one in get_args(TaskEvent))
 _PATIENCE_S = 10.0
+_PLAN_MOST = 8 * 1024 * 1024  # as JSON: it must fit into one record
 _CHOICES = {"worktree": get_args(MergeMode), "permissions": get_args(PermissionPolicy)}
 
 
@@ -78,6 +79,9 @@ def checked(engine: BlockingEngine, task: TaskSpec) -> TaskSpec:
         task, roles=agents.roles, tables=agents.selection, strategies=agents.strategies
     )
     check_runtimes(engine, agents, {step.runtime for step in built.plan.steps})
+    size = len(msgspec.json.encode(built.plan))
+    if size > _PLAN_MOST:
+        raise InvalidPlan(f"the plan has {size} bytes, {_PLAN_MOST} are the most", "split it")
     return task
 
 
@@ -243,14 +247,16 @@ def _user() -> str:
     return os.environ.get("USER") or f"uid {os.getuid()}"
 
 
-def result_document(progress: Progress) -> dict[str, Any]:
-    """Return what came of a task, complete, for programs."""
+def result_document(progress: Progress, most: int | None = None) -> dict[str, Any]:
+    """Return what came of a task, for programs: complete, or all outputs cut to so many characters."""
     finished = progress.finished
     tokens = progress.tokens
+    each = None if most is None else most // max(1, len(progress.steps))
     steps = [
         {
             "id": one.step.id, "status": one.status, "role": one.role, "runtime": one.runtime,
-            "model": one.model, "attempts": one.attempt, "output": one.output, "error": one.error,
+            "model": one.model, "attempts": one.attempt, "output": one.output[:each],
+            "error": one.error[:each],
             "tokens_in": one.tokens.input + one.tokens.cache_read + one.tokens.cache_write,
             "tokens_out": one.tokens.output, "cost": _money(one.cost),
             "unmetered": one.unmetered, "duration_s": one.duration_s, "session": one.session,
@@ -263,7 +269,8 @@ def result_document(progress: Progress) -> dict[str, Any]:
         "success": finished is not None and finished.status == "completed",
         "strategy": progress.strategy,
         "reason": progress.reason,
-        "output": finished.output if finished is not None else "",
+        "output": finished.output[:most] if finished is not None else "",
+        "cut": most is not None,
         "tokens_in": tokens.input + tokens.cache_read + tokens.cache_write,
         "tokens_out": tokens.output,
         "cost": _money(progress.cost),

@@ -110,6 +110,9 @@ _CODEX_CONFIG = """\
 check_for_update_on_startup = false
 [analytics]
 enabled = false
+# else it leaves an empty .git and its like in /tmp, which others take for a repository
+[sandbox_workspace_write]
+exclude_slash_tmp = true
 [model_providers.tenuto]
 name = "tenuto"
 base_url = {base}

@@ -88,7 +88,7 @@ async def _drive(teller: Teller, project: Project, execution_id: str) -> int:
         await teller.outcome("failed", error.code, str(error))
         await teller.close()
         return 1
-    teller.value(result_document(teller.progress))
+    teller.value(lambda most: result_document(teller.progress, most))
     await _tell_outcome(teller, status)
     await teller.close()
     engine.close()
@@ -184,6 +184,7 @@ async def _work(
 
     def stop(hard: bool) -> None:
         driver.stop()
+        desk.stop()
         task = asyncio.create_task(walker.close() if hard else walker.stop())
         stops.add(task)
 

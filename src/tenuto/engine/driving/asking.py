@@ -13,13 +13,18 @@ About = Literal["permission", "budget", "step"]
 _READING = frozenset(
     {
         "read", "glob", "grep", "ls", "search", "list", "find", "read_file", "list_files",
-        "todowrite", "todoread", "think", "fetch", "websearch", "webfetch", "toolsearch",
+        "todowrite", "todoread", "think", "toolsearch",
     }
 )  # fmt: skip
 _EDITING = frozenset(
     {"edit", "write", "multiedit", "notebookedit", "edit_file", "write_file", "patch", "move"}
 )
-_OURS = "tenuto"
+_LOOKING = frozenset({"output", "list", "engine_status"})
+"""Tools of our own server that start and change nothing; the others are asked about."""
+
+
+class Withdrawn(Exception):
+    """Nobody is asked any more: the task is being stopped."""
 
 
 class Desk:
@@ -29,6 +34,7 @@ class Desk:
         """Ask over this line."""
         self._teller = teller
         self._open: dict[int, asyncio.Future[Decided]] = {}
+        self._stopped = False
 
     def void_old(self) -> None:
         """Withdraw what an earlier life of this task asked: whoever asked is gone."""
@@ -36,7 +42,12 @@ class Desk:
             self._teller.tell(Decided(n=number, allow=False, by="resume", why="it is asked anew"))
 
     async def ask(self, about: About, text: str, step: str = "", detail: Any = None) -> Decided:
-        """Ask and wait, for as long as it takes; the execution shows as waiting meanwhile."""
+        """Ask and wait, for as long as it takes; the execution shows as waiting meanwhile.
+
+        Raises Withdrawn when the task is stopped before somebody has decided.
+        """
+        if self._stopped:
+            raise Withdrawn
         number = self._teller.progress.numbered + 1
         self._teller.tell(Asked(n=number, about=about, text=text, step=step, detail=detail))
         self._open[number] = asyncio.get_running_loop().create_future()
@@ -60,6 +71,15 @@ class Desk:
                 return
         self._teller.go_on()
 
+    def stop(self) -> None:
+        """Withdraw what is open, and ask nothing more: whoever waits here would hold up a stop."""
+        self._stopped = True
+        for number, future in self._open.items():
+            if not future.done():
+                why = "the task was stopped"
+                self._teller.tell(Decided(n=number, allow=False, by="interrupt", why=why))
+                future.set_exception(Withdrawn())
+
     def decide(self, message: dict[str, Any]) -> None:
         """Take an answer: for one number, or for all that is open."""
         wanted = message.get("n")
@@ -81,20 +101,24 @@ def by_policy(policy: PermissionPolicy, tool: str, detail: str = "") -> Decided 
     """Return what a policy says about a tool, or None where a person has to decide."""
     name = _bare(tool)
     kind = detail.partition(":")[0]
-    reads = name in _READING or kind in ("read", "search", "think", "fetch")
+    reads = name in _READING or kind in ("read", "search", "think") or _looks(name)
     edits = name in _EDITING or kind in ("edit", "move")
     by = f"permissions={policy}"
-    if policy == "allow" or (policy == "edits" and (reads or edits)):
-        return Decided(n=0, allow=True, by=by)
-    if reads and policy != "ask":
+    if policy == "allow" or reads or (policy == "edits" and edits):
         return Decided(n=0, allow=True, by=by)
     if policy == "deny":
         return Decided(n=0, allow=False, by=by, why=f"{tool} is not allowed here")
-    if reads or _OURS in tool.lower():  # reading, and our own tools, which run under keepers
-        return Decided(n=0, allow=True, by=by)
     return None
 
 
 def _bare(tool: str) -> str:
     """Return a tool's name without arguments and in small letters."""
     return tool.partition("(")[0].strip().lower()
+
+
+def _looks(name: str) -> bool:
+    """Tell whether it is a tool of our server that only looks, whatever a runtime puts before it."""
+    for prefix in ("mcp__tenuto__", "mcp.tenuto.", "tenuto_", "tenuto.", "tenuto/"):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix) in _LOOKING
+    return False

@@ -12,10 +12,19 @@ from collections.abc import Awaitable, Callable
 from tenuto.core.errors import TenutoError
 from tenuto.core.plan import Plan, Step
 from tenuto.core.progress import Progress
-from tenuto.core.task_events import PlanExtended, Planned, StepFinished, TaskFinished, Warned
-from tenuto.engine.driving.asking import Desk
+from tenuto.core.task_events import (
+    PlanExtended,
+    Planned,
+    StepFinished,
+    StepStatus,
+    TaskFinished,
+    Warned,
+)
+from tenuto.engine.driving.asking import Desk, Withdrawn
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.teller import Teller
+
+_OUTPUT_MOST = 2 * 1024 * 1024
 
 Planner = Callable[[], tuple[str, Plan, str]]
 """Returns the strategy's name, its plan, and why that one."""
@@ -104,12 +113,25 @@ class Driver:
         """Run a step; whatever goes wrong in it is its own failure, not the end of the others."""
         try:
             return await walk(step)
+        except Withdrawn:
+            return self._cut_short(step, "the task was stopped before somebody decided")
         except TenutoError as error:
             kind = str(getattr(error, "kind", error.code))
-            return StepFinished(step=step.id, status="failed", error=str(error), kind=kind)
+            return self._cut_short(step, str(error), kind, "failed")
         except Exception as error:
             text = f"a defect in the driver: {type(error).__name__}: {error}"
-            return StepFinished(step=step.id, status="failed", error=text, kind="engine_fault")
+            return self._cut_short(step, text, "engine_fault", "failed")
+
+    def _cut_short(
+        self, step: Step, error: str, kind: str = "", status: StepStatus = "interrupted"
+    ) -> StepFinished:
+        """Return the end of a step that says nothing itself, with all that is known of it."""
+        one = self.progress.steps[step.id]
+        return StepFinished(
+            step=step.id, status=status, attempt=one.attempt, error=error, kind=kind,
+            session=one.session, runtime=one.runtime, role=one.role, model=one.model,
+            tokens=one.tokens, cost=one.cost, unmetered=one.unmetered,
+        )  # fmt: skip
 
     async def _ended(self, finished: StepFinished) -> None:
         """Record the end of a step with what follows from it; nothing builds on it before it is safe."""
@@ -143,18 +165,16 @@ class Driver:
             fate = one.step.in_flight
             if fate == "ask":
                 text = f"step {one.step.id} was cut short, part of it may be done: run it again?"
-                decided = await self._desk.ask("step", text, one.step.id)
+                try:
+                    decided = await self._desk.ask("step", text, one.step.id)
+                except Withdrawn:  # whoever takes the task up again is asked again
+                    return
                 fate = "retry" if decided.allow else "skip"
             if fate == "retry":
-                self._teller.tell(
-                    StepFinished(
-                        step=one.step.id, status="interrupted", attempt=one.attempt,
-                        error="it was cut short", kind="unknown", session=one.session,
-                        runtime=one.runtime, role=one.role, model=one.model, tokens=one.tokens,
-                    )
-                )  # fmt: skip
+                self._teller.tell(self._cut_short(one.step, "it was cut short", "unknown"))
             else:
-                self._run(one.step, _skipped(one.step))
+                text = "it was cut short, and is not to be run again"
+                self._run(one.step, _known(self._cut_short(one.step, text, "unknown", "failed")))
 
     def stop(self) -> None:
         """Start nothing more."""
@@ -171,9 +191,8 @@ class Driver:
         )
 
 
-async def _skipped(step: Step) -> StepFinished:
-    text = "it was cut short, and is not to be run again"
-    return StepFinished(step=step.id, status="failed", error=text, kind="unknown")
+async def _known(end: StepFinished) -> StepFinished:
+    return end
 
 
 def aggregated(progress: Progress) -> str:
@@ -181,6 +200,9 @@ def aggregated(progress: Progress) -> str:
     done = [one for one in progress.in_order() if one.status == "completed"]
     if len(progress.steps) == 1:
         return done[0].output if done else ""
-    return "\n\n".join(
+    whole = "\n\n".join(
         f"=== {one.step.id}{f' ({one.role})' if one.role else ''} ===\n{one.output}" for one in done
     )
+    if len(whole) <= _OUTPUT_MOST:
+        return whole
+    return f"{whole[:_OUTPUT_MOST]}\n\n(cut here: the steps' own outputs are complete)"

@@ -25,7 +25,7 @@ from tenuto.core.tasks import TaskSpec
 from tenuto.engine import budgets
 from tenuto.engine.agent_settings import AgentSettings
 from tenuto.engine.blocking import BlockingEngine
-from tenuto.engine.driving.asking import Desk
+from tenuto.engine.driving.asking import Desk, Withdrawn
 from tenuto.engine.driving.choosing import Chosen
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.teller import Teller
@@ -152,6 +152,7 @@ class Purse:
         self._ledger.record(self._execution, step, event.model, tokens, cost)
         found = self._ledger.judge(self._execution, step, self._limits())
         if found.verdict == "warn" and found.news:
+            self._ledger.warned(self._execution, found.crossings)
             self._warn(step, _told(found))
         return _told(found) if found.verdict == "stop" else ""
 
@@ -183,6 +184,8 @@ class Purse:
             if found.verdict == "ask":
                 try:
                     await self._ask(step, text)
+                except Withdrawn:
+                    return
                 except BudgetReached as error:
                     self._printer.note(f"[{step}] {error.message}")
         if self._gateway is not None:

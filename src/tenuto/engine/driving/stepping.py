@@ -39,7 +39,7 @@ from tenuto.core.task_events import (
     StepUsed,
 )
 from tenuto.core.tasks import PermissionPolicy, TaskSpec
-from tenuto.engine.driving.asking import Desk, by_policy
+from tenuto.engine.driving.asking import Desk, Withdrawn, by_policy
 from tenuto.engine.driving.choosing import Chooser, Chosen
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.purse import Purse
@@ -191,7 +191,7 @@ class Walker:
         self._printer.end(step.id)
         branch = await self._places.ended(step.id)
         tokens, cost, unmetered = self._purse.spent(one)
-        stopped = end.interrupted or (self._stopping.is_set() and not end.ok)
+        stopped = self._stopping.is_set() and not end.ok
         status = "completed" if end.ok else "interrupted" if stopped else "failed"
         error = "" if end.ok else end.message or ("interrupted" if stopped else "it failed")
         return StepFinished(
@@ -261,6 +261,10 @@ class Walker:
         """Return the session to speak in, and whether it is one that goes on."""
         before = self._kept.pop(step.continues, None) if step.continues else None
         if before is not None and before[0] == chosen.runner.name:
+            known = self._teller.progress.steps[str(step.continues)]
+            self._teller.tell(
+                StepSession(step=step.id, session=known.session, execution=known.execution)
+            )
             return before[1], True
         if before is not None:
             await before[1].close()
@@ -331,7 +335,10 @@ class Walker:
         if decided is None:
             shown = {"tool": asked.tool, "input": asked.input}
             text = f"{step.id} wants to use {asked.tool}"
-            decided = await self._desk.ask("permission", text, step.id, shown)
+            try:
+                decided = await self._desk.ask("permission", text, step.id, shown)
+            except Withdrawn:  # its turn is being stopped, too
+                return
         else:
             self._note_rule(step, asked, decided)
         await session.answer(asked.id, decided.allow, decided.why)

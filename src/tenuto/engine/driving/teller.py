@@ -17,6 +17,8 @@ from tenuto.core.progress import Progress
 from tenuto.core.task_events import TaskEvent
 
 _MOST = 64 * 1024 * 1024
+_LINE_MOST = 16 * 1024 * 1024  # a keeper takes no longer ones
+_VALUE_TEXT = 1024 * 1024
 
 
 class Teller:
@@ -61,11 +63,19 @@ class Teller:
             else:
                 self.heard(message)
         for waiting in self._waiting.values():  # the keeper is gone, and we go with it
-            waiting.cancel()
+            if not waiting.done():
+                waiting.set_exception(EngineFault("the task's keeper closed its line"))
 
     def _send(self, message: dict[str, Any]) -> None:
+        self._write(msgspec.json.encode(message))
+
+    def _write(self, line: bytes) -> None:
         assert self._writer is not None
-        self._writer.write(msgspec.json.encode(message) + b"\n")
+        if len(line) > _LINE_MOST:  # it would close the line, and end the task without a word
+            raise EngineFault(
+                f"{len(line)} bytes for one record, {_LINE_MOST} are the most", "split the plan"
+            )
+        self._writer.write(line + b"\n")
 
     def tell(self, *events: TaskEvent) -> None:
         """Put events on the tape; safe against the end of this process, not of the machine."""
@@ -94,9 +104,12 @@ class Teller:
         """Say that it waits no more."""
         self._send({"type": "continuing"})
 
-    def value(self, value: object) -> None:
-        """Say what came of it all."""
-        self._send({"type": "value", "json": value})
+    def value(self, document: Callable[[int | None], object]) -> None:
+        """Say what came of it all: a document, or its outputs cut to so many characters together."""
+        line = msgspec.json.encode({"type": "value", "json": document(None)})
+        if len(line) > _LINE_MOST:
+            line = msgspec.json.encode({"type": "value", "json": document(_VALUE_TEXT)})
+        self._write(line)
 
     async def outcome(self, state: str, reason: str = "", detail: str = "") -> None:
         """Say how it ends, before this process does."""
