@@ -39,6 +39,7 @@ first = "task_runners:FIRST"
 second = "task_runners:SECOND"
 deaf = "task_runners:DeafRunner"
 tired = "task_runners:TiredRunner"
+bomb = "task_runners:BombRunner"
 blocked = "task_runners:BlockedRunner"
 [strategies]
 pair = "task_runners:pair"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 
@@ -22,7 +24,10 @@ def _note(line: str) -> None:
 
 
 class SideRunner(EchoRunner):
-    """Notes in a file that a step began, and that it came to its end."""
+    """Notes in a file that a step began, and that it came to its end.
+
+    [[await:file]] waits for a file, [[review]] sends back in the first round and approves in the second.
+    """
 
     def __init__(self) -> None:
         super().__init__("side", "side")
@@ -38,7 +43,11 @@ def _noted(session: EchoSession, step: str):
 
     async def noted(text: str) -> AsyncIterator[RunEvent]:
         _note(f"begin {step}")
-        async for event in prompt(text):
+        file = text.rpartition("[[await:")[2].partition("]]")[0] if "[[await:" in text else ""
+        while file and not os.path.exists(file):
+            await asyncio.sleep(0.01)
+        verdict = "approve" if step.endswith(".2") else "send back"
+        async for event in prompt(text.replace("[[review]]", f"[[say:Verdict: {verdict}]]")):
             if isinstance(event, Finished) and event.ok:
                 _note(f"end {step}")
             yield event
@@ -123,6 +132,51 @@ class BlockedRunner(DeafRunner):
         _note("begin blocked")
         while True:
             time.sleep(1000)
+
+
+class BombRunner(DeafRunner):
+    """What it runs goes off inside the driver."""
+
+    name = family = "bomb"
+
+    async def open(self, request: RunRequest, nursery: Nursery) -> _Session:
+        made = _Session()
+
+        async def prompt(text: str) -> AsyncIterator[RunEvent]:
+            if "os_exit" in text:
+                os._exit(0)
+            if "exit" in text:
+                raise SystemExit(0)
+            if "abort" in text:
+                os.abort()
+            if "raise" in text:
+                raise RuntimeError("boom")
+            _talk_nonsense()
+            yield Finished(ok=True, text="fine")
+
+        made.prompt = prompt  # type: ignore[method-assign]
+        return made
+
+
+def _talk_nonsense() -> None:
+    """Write to every socket of this process what no driver would say."""
+    lines = [
+        b"\0\1\2", b"{", b"[]", b"7", b'{"type": "ended", "state": "succeeded"}', b'{"type": []}',
+        b'{"type": "tell", "events": [{"type": "ended"}]}', b'{"type": "outcome", "state": "lost"}',
+        b'{"type": "waiting", "on": "nobody"}', b'{"type": "tell"}', b'{"n": 1, "type": "told"}',
+        b'{"type": "continuing", "x": "' + b"x" * 100_000 + b'"}',
+    ]  # fmt: skip
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            kind = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if kind.startswith("socket:") and int(name) > 2:
+            with socket.socket(fileno=os.dup(int(name))) as line:
+                if line.family == socket.AF_UNIX and line.type == socket.SOCK_STREAM:
+                    with contextlib.suppress(OSError):
+                        line.setblocking(False)
+                        line.send(b"\n".join(lines) + b"\n")
 
 
 class TiredRunner(DeafRunner):

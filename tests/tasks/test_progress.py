@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from tenuto.core.budget import Tokens
 from tenuto.core.plan import Plan, Step, check_plan
 from tenuto.core.progress import Progress
+from tenuto.core.rounds import round_of
 from tenuto.core.task_events import PlanExtended, Planned, StepFinished, StepStarted, TaskEvent
 from tenuto.engine.driving.asking import Desk
 from tenuto.engine.driving.drive import Driver, aggregated
 from tenuto.engine.driving.printing import Printer
+from tenuto.engine.strategies import extend
 
 settings.register_profile("tasks", deadline=None, max_examples=80)
 settings.load_profile("tasks")
@@ -183,6 +185,55 @@ def test_what_has_ended_is_not_run_again_and_what_was_cut_short_is() -> None:
     assert seen == ["b", "c"]
     assert memory.progress.steps["a"].output == "kept"
     assert (memory.progress.cost, memory.progress.tokens) == (Decimal("0.5"), Tokens(2, 4))
+
+
+@pytest.mark.promise("D3", "D5")
+def test_what_follows_from_a_review_is_made_up_for_once() -> None:
+    """Its end is on the tape, the further round that it asked for is not; or is, and is not repeated."""
+    plan = Plan(
+        steps=(
+            Step("dev", "x"),
+            Step("rev", "x", depends_on=("dev",), reviews="dev", rounds=1),
+            Step("ship", "x", depends_on=("rev",)),
+        )
+    )
+    memory = Memory()
+    memory.tell(
+        Planned(strategy="parallel", plan=plan),
+        StepFinished(step="dev", status="completed"),
+        StepFinished(step="rev", status="completed", output="Verdict: send back"),
+    )
+    seen: list[str] = []
+
+    async def walk(step: Step) -> StepFinished:
+        seen.append(step.id)
+        output = "Verdict: approve" if step.id == "rev.2" else "fine"
+        return StepFinished(step=step.id, status="completed", output=output)
+
+    def further(plan: Plan, step: Step, output: str) -> tuple[tuple[Step, ...], None]:
+        return extend(plan, step, output, round_of(plan, step)), None
+
+    for _ in range(2):
+        assert asyncio.run(driver(memory, plan, further).run(walk, 4)) == "completed"
+        assert seen == ["dev.2", "rev.2", "ship"]
+
+
+@pytest.mark.promise("D5")
+def test_ends_of_steps_are_kept_where_the_plan_before_them_is_lost() -> None:
+    memory = Memory()
+    memory.tell(
+        StepStarted(step="a", attempt=1, runtime="echo"),
+        StepFinished(step="a", status="completed", output="kept"),
+    )
+    seen: list[str] = []
+
+    async def walk(step: Step) -> StepFinished:
+        seen.append(step.id)
+        return StepFinished(step=step.id, status="completed")
+
+    plan = Plan(steps=(Step("a", "x"), Step("b", "x", depends_on=("a",))))
+    assert asyncio.run(driver(memory, plan).run(walk, 4)) == "completed"
+    assert seen == ["b"] and memory.progress.steps["a"].output == "kept"
 
 
 @pytest.mark.promise("D3")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import time
@@ -89,13 +88,17 @@ async def test_the_steps_of_a_single_agent_go_on_in_one_session(
 
 
 @pytest.mark.promise("G1")
-@pytest.mark.parametrize(("verdicts", "rounds"), [("approve", 0), ("send back", 2)])
+@pytest.mark.parametrize(
+    ("word", "rounds", "status"),
+    [("[[say:Verdict: approve]]", 0, "completed"), ("[[review]]", 1, "completed"),
+     ("[[say:Verdict: send back]]", 2, "partial")],
+)  # fmt: skip
 async def test_a_reviewer_sends_back_but_no_more_often_than_it_may(
-    tasks: Engine, verdicts: str, rounds: int
+    tasks: Engine, word: str, rounds: int, status: str
 ) -> None:
     work = plan(
-        Step("dev", "write it"),
-        Step("rev", f"[[say:Verdict: {verdicts}]]", ("dev",), reviews="dev", rounds=2),
+        Step("dev", "write it", runtime="side"),
+        Step("rev", word, ("dev",), reviews="dev", rounds=2, runtime="side"),
         Step("ship", "[[recall]] ship it", ("rev",)),
     )
     snapshot = await tasks.task(plan=work, strategy="parallel", wait=60)
@@ -104,19 +107,16 @@ async def test_a_reviewer_sends_back_but_no_more_often_than_it_may(
     assert devs == ["dev", "dev.2", "dev.3"][: rounds + 1]
     assert len(ids) == 2 * (rounds + 1) + 1
     assert ids[-1] == "ship", "what waits for the review waits for the last one"
-    assert snapshot.state == "succeeded"
+    assert value(snapshot)["status"] == status
+    assert bool(value(snapshot)["warnings"]) == (status == "partial")
 
 
 @pytest.mark.promise("G1")
 async def test_a_reviewer_that_sends_back_once_sees_the_new_work(
     tasks: Engine, project: Project
 ) -> None:
-    """The scripted reviewer approves when its session has seen two prompts."""
-    work = plan(
-        Step("dev", "write it"),
-        Step("rev", "[[say:Verdict: send back]]", ("dev",), reviews="dev", rounds=1),
-    )
-    snapshot = await tasks.task(plan=work, strategy="parallel", wait=60)
+    work = plan(Step("dev", "write it"), Step("rev", "[[review]]", ("dev",), reviews="dev"))
+    snapshot = await tasks.task(plan=work, strategy="parallel", runtime="side", wait=60)
     ids = [one["id"] for one in value(snapshot)["steps"]]
     assert ids == ["dev", "rev", "dev.2", "rev.2"]
     (more,) = events_of(project, snapshot.id, "plan_extended")
@@ -153,7 +153,7 @@ async def test_a_strategy_of_ones_own_by_its_name(tasks: Engine) -> None:
     snapshot = await tasks.task("walk", strategy="pair", wait=60)
     assert value(snapshot)["strategy"] == "pair"
     assert "walk left" in outputs(snapshot)["right"]
-    with pytest.raises(InvalidPlan, match="broken.*no plan for walk"):
+    with pytest.raises(InvalidPlan, match=r"broken.*no plan for walk"):
         await tasks.task("walk", strategy="broken")
 
 
@@ -493,9 +493,10 @@ async def test_a_skill_or_file_that_is_not_there_fails_the_step_and_is_named(
 
 def repository(folder: Path) -> None:
     require_program("git")
-    run = lambda *words: subprocess.run(
-        ["git", *words], cwd=folder, check=True, capture_output=True
-    )
+
+    def run(*words: str) -> None:
+        subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)
+
     run("init", "-q", "-b", "main")
     run("config", "user.email", "t@example.invalid")
     run("config", "user.name", "t")
@@ -549,11 +550,11 @@ async def test_an_interrupt_ends_a_task_that_waits_for_a_decision(
     tasks: Engine, project: Project
 ) -> None:
     work = plan(Step("a", "[[use:900,200]]"), Step("b", "more", ("a",)))
-    for options in ({"max_tokens": 1000}, {"permissions": "ask"}):
-        waiting = await tasks.task(
-            plan=work if "max_tokens" in options else plan(Step("b", "[[ask:Bash]]")),
-            strategy="parallel", wait=60, **options,
-        )  # fmt: skip
+    asks = plan(Step("b", "[[ask:Bash]]"))
+    for waiting in (
+        await tasks.task(plan=work, strategy="parallel", wait=60, max_tokens=1000),
+        await tasks.task(plan=asks, strategy="parallel", wait=60, permissions="ask"),
+    ):
         assert waiting.waiting_for is not None
         began = time.monotonic()
         snapshot = await tasks.interrupt(waiting.id)
@@ -562,4 +563,3 @@ async def test_an_interrupt_ends_a_task_that_waits_for_a_decision(
         assert time.monotonic() - began < 10
         assert not (await tasks.progress(waiting.id)).asked
         assert ("b", "failed") not in finished(project, waiting.id)
-    await asyncio.sleep(0)

@@ -174,14 +174,17 @@ def _sync_ms(place: Place, count: int) -> float:
 
 
 async def _per_step(engine: Engine, project: Project, plan: Plan) -> tuple[float, bool]:
-    """Return what one step of a plan took by the tape's own times, and whether all went well."""
+    """Return what one step took by the tape's own times, and whether all went well.
+
+    From the first step's start to the end of the task: what comes before is measured as its start.
+    """
     snapshot = await engine.task(plan=plan, strategy="parallel", wait=600)
     began = ended = done = 0
     with TapeReader(project.folder(snapshot.id)) as reader:
         for frame in reader.events():
             event: dict[str, Any] = json.loads(frame.body)
-            if event["type"] == "planned":
-                began = frame.time_ns
+            if event["type"] == "step_started":
+                began = began or frame.time_ns
             elif event["type"] == "step_finished":
                 done += event["status"] == "completed"
             elif event["type"] == "task_finished":

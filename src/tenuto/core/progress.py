@@ -11,8 +11,8 @@ from tenuto.core.plan import Plan, Step
 from tenuto.core.rounds import extended
 from tenuto.core.task_events import StepStatus
 
-_OPEN: frozenset[StepStatus] = frozenset({"pending", "running", "interrupted"})
 _OF_STEPS = (ev.StepStarted, ev.StepSession, ev.StepUsed, ev.StepFinished)
+_OPEN: frozenset[StepStatus] = frozenset({"pending", "running", "interrupted"})
 
 
 class StepProgress:
@@ -58,14 +58,20 @@ class Progress:
         self._dependents: dict[str, dict[str, None]] = {}
         self._ready: dict[str, None] = {}
         self._superseded: set[str | None] = set()
+        self._early: list[tuple[ev.TaskEvent, int]] = []
         self._undone = False  # something was asked for beside the steps, and not reached
 
     def apply(self, event: ev.TaskEvent, time_ns: int = 0) -> None:
-        """Take one event; one of a step that is not known (its plan is damaged) is passed."""
+        """Take one event; of a step that no plan has told yet, once one does.
+
+        That is so where a damaged tape has lost its plan: the next driver makes it anew.
+        """
         if not isinstance(event, _OF_STEPS):
             self._of_task(event)
         elif event.step in self.steps:
             self._of_step(self.steps[event.step], event, time_ns)
+        else:
+            self._early.append((event, time_ns))
 
     def _of_step(self, one: StepProgress, event: ev.TaskEvent, time_ns: int) -> None:
         match event:
@@ -112,6 +118,9 @@ class Progress:
             self.steps[step.id] = StepProgress(step)
         for step in steps:
             self._tie(self.steps[step.id])
+        early, self._early = self._early, []
+        for event, time_ns in early:
+            self.apply(event, time_ns)
 
     def _tie(self, one: StepProgress) -> None:
         """Note what a step waits for."""
@@ -172,6 +181,11 @@ class Progress:
         """Tell whether a step that is still open goes on in the session of this one."""
         after = (self.steps[other] for other in self._dependents.get(name, ()))
         return any(one.step.continues == name and one.open for one in after)
+
+    def is_reviewed_again(self, name: str) -> bool:
+        """Tell whether a review was followed by a further round."""
+        after = (self.steps[other].step for other in self._dependents.get(name, ()))
+        return any(step.continues == name and step.reviews is not None for step in after)
 
     def in_flight(self) -> list[StepProgress]:
         """Return the steps that began and did not end."""

@@ -372,26 +372,30 @@ def forked_events(events: list[tuple[int, int, TaskEvent]], seq: int) -> list[Ta
     return kept
 
 
-def missing_events(progress: Progress, state: ExecutionState) -> list[TaskEvent]:
-    """Return what a saved state knows that a damaged tape does not: the plan, and ends of steps."""
+def mend(progress: Progress, state: ExecutionState) -> list[TaskEvent]:
+    """Complete what a damaged tape tells by a saved state: the plan, and ends of steps.
+
+    Returns the events that were missing, in the order in which they are to go on the tape.
+    """
     events: list[TaskEvent] = []
+
+    def add(event: TaskEvent) -> None:
+        events.append(event)
+        progress.apply(event)
+
     cursor = state.cursor
     if progress.plan is None and cursor.plan is not None:
-        events.append(Planned(strategy=cursor.strategy, plan=cursor.plan, reason=cursor.reason))
-    known = set(progress.steps) | {step.id for step in (cursor.plan.steps if cursor.plan else ())}
+        add(Planned(strategy=cursor.strategy, plan=cursor.plan, reason=cursor.reason))
     for one in state.results:
-        before = progress.steps.get(one.id)
-        if one.status in ("pending", "running", "interrupted") or one.id not in known:
+        known = progress.steps.get(one.id)  # one of a round that the tape does not know comes again
+        if known is None or not known.open or one.status in ("pending", "running", "interrupted"):
             continue
-        if before is None and progress.plan is not None:
-            continue  # a step of a round that the tape does not know: it comes again
-        if before is None or before.open:
-            events.append(
-                StepFinished(
-                    step=one.id, status=one.status, attempt=one.attempts, output=one.output,
-                    error=one.error, kind=one.kind, runtime=one.runtime, role=one.role,
-                    model=one.model, session=one.session, tokens=one.tokens, cost=one.cost,
-                    unmetered=one.unmetered, duration_s=one.duration_s, branch=one.branch,
-                )
-            )  # fmt: skip
+        add(
+            StepFinished(
+                step=one.id, status=one.status, attempt=one.attempts, output=one.output,
+                error=one.error, kind=one.kind, runtime=one.runtime, role=one.role,
+                model=one.model, session=one.session, tokens=one.tokens, cost=one.cost,
+                unmetered=one.unmetered, duration_s=one.duration_s, branch=one.branch,
+            )
+        )  # fmt: skip
     return events

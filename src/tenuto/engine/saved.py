@@ -15,7 +15,7 @@ from tenuto.core.state import (
     ExecutionState,
     StateFold,
     checkpoints,
-    missing_events,
+    mend,
 )
 from tenuto.core.task_events import Checkpointed, TaskEvent, decode_task_event
 from tenuto.dispatch import control
@@ -102,8 +102,7 @@ def state_of(engine: BlockingEngine, execution_id: str) -> Known:
         return Known(read.state, (*problems, f"this is its {read.name}: its spec is damaged"))
     task_of(fold.execution.spec)
     if damaged and read.state is not None:
-        for event in missing_events(fold.progress, read.state):
-            fold.progress.apply(event)
+        mend(fold.progress, read.state)
     return Known(fold.state(), tuple(problems))
 
 

@@ -24,7 +24,7 @@ from tenuto.core.errors import (
 from tenuto.core.execution import Execution
 from tenuto.core.ids import short
 from tenuto.core.progress import Progress
-from tenuto.core.state import missing_events
+from tenuto.core.state import mend
 from tenuto.core.task_events import TaskEvent
 from tenuto.core.tasks import TaskSpec
 from tenuto.engine.saved import folded
@@ -91,7 +91,7 @@ def _integrity(
     events: list[TaskEvent] = []
     if damaged:
         if read.state is not None:
-            events = missing_events(fold.progress, read.state)
+            events = mend(fold.progress, read.state)
         back = f"; {len(events)} of its events are known from {read.name}" if events else ""
         obstacle(
             StateDamaged(
@@ -100,8 +100,6 @@ def _integrity(
                 f"checkpoint: tenuto show {name} --checkpoints",
             )
         )
-        for event in events:
-            fold.progress.apply(event)
     return events, fold.progress
 
 

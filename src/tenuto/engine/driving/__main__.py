@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tenuto.core.errors import TenutoError
+from tenuto.core.errors import DiskFull, EngineFault, TenutoError
 from tenuto.core.plan import Plan, Step
 from tenuto.core.ports import Nursery
 from tenuto.core.rounds import round_of
@@ -40,6 +40,7 @@ from tenuto.engine.settings import Settings, load_settings
 from tenuto.engine.strategies import build_plan, extend, review_verdict
 from tenuto.engine.surroundings import seen_here
 from tenuto.engine.tasks import progress_of, result_document, task_of
+from tenuto.keeper.faults import point
 from tenuto.keeper.procfs import MARK
 from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
@@ -85,9 +86,11 @@ async def _drive(teller: Teller, project: Project, execution_id: str) -> int:
         print(f"tenuto: {error.message}", file=sys.stderr)
         if error.hint:
             print(f"  {error.hint}", file=sys.stderr)
-        await teller.outcome("failed", error.code, str(error))
+        again = isinstance(error, (EngineFault, DiskFull))  # not for what was asked: it can go on
+        await teller.outcome("interrupted" if again else "failed", error.code, str(error))
         await teller.close()
         return 1
+    point("driver-done")
     teller.value(lambda most: result_document(teller.progress, most))
     await _tell_outcome(teller, status)
     await teller.close()

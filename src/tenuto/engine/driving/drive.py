@@ -23,6 +23,7 @@ from tenuto.core.task_events import (
 from tenuto.engine.driving.asking import Desk, Withdrawn
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.teller import Teller
+from tenuto.keeper.faults import point
 
 _OUTPUT_MOST = 2 * 1024 * 1024
 
@@ -66,10 +67,13 @@ class Driver:
         """Drive until nothing is left to do, or until it is stopped; return the task's status."""
         if self.progress.plan is None:
             strategy, plan, reason = self._planner()
+            point("driver-planning")
             await self._teller.safe(Planned(strategy=strategy, plan=plan, reason=reason))
+            point("driver-planned")
         plan = self.progress.plan
         assert plan is not None
         self._desk.void_old()
+        await self._mend()
         self._printer.several = len(plan.steps) > 1
         most = plan.concurrency or concurrency
         await self._take_up()
@@ -135,29 +139,39 @@ class Driver:
 
     async def _ended(self, finished: StepFinished) -> None:
         """Record the end of a step with what follows from it; nothing builds on it before it is safe."""
-        plan = self.progress.plan
-        assert plan is not None
-        events: list[StepFinished | PlanExtended | Warned] = [finished]
         step = self.progress.steps[finished.step].step
-        if finished.status == "completed" and step.reviews is not None:
-            more, remark = self._extend(plan, step, finished.output)
-            if more:
-                events.append(PlanExtended(steps=more, because=f"{step.id} sent it back"))
-            if remark is not None:
-                self._printer.note(f"warning: {remark.text}")
-                events.append(remark)
-        elif finished.status == "failed":
-            events += [
-                StepFinished(
-                    step=name,
-                    status="skipped_dependency_failed",
-                    error=f"{finished.step} failed",
-                )
-                for name in self.progress.doomed(finished.step)
-            ]
+        events = (finished, *self._following(step, finished.status, finished.output))
         self._unsafe.add(finished.step)
+        point("driver-step-ended")
         await self._teller.safe(*events)
+        point("driver-step-safe")
         self._unsafe.discard(finished.step)
+
+    def _following(
+        self, step: Step, status: StepStatus, output: str
+    ) -> list[StepFinished | PlanExtended | Warned]:
+        """Return what follows from the end of a step: another round, or that others are skipped."""
+        assert self.progress.plan is not None
+        if status == "completed" and step.reviews is not None:
+            more, remark = self._extend(self.progress.plan, step, output)
+            if remark is not None and remark.text not in self.progress.warnings:
+                self._printer.note(f"warning: {remark.text}")
+                return [remark]
+            return [PlanExtended(steps=more, because=f"{step.id} sent it back")] if more else []
+        if status != "failed":
+            return []
+        why = f"{step.id} failed"
+        return [
+            StepFinished(step=name, status="skipped_dependency_failed", error=why)
+            for name in self.progress.doomed(step.id)
+        ]
+
+    async def _mend(self) -> None:
+        """Record what follows from ends on the tape, where it was cut off right behind them."""
+        for one in list(self.progress.steps.values()):
+            again = self.progress.is_reviewed_again(one.step.id)
+            for event in [] if again else self._following(one.step, one.status, one.output):
+                await self._teller.safe(event)
 
     async def _take_up(self) -> None:
         """Deal with the steps that were under way when this task last stopped, as each one says."""

@@ -45,6 +45,7 @@ from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.purse import Purse
 from tenuto.engine.driving.teller import Teller
 from tenuto.engine.driving.workplaces import Workplaces
+from tenuto.keeper.faults import point
 
 _OUTPUT_MOST = 2 * 1024 * 1024
 _TOLD_MOST = 8 * 1024
@@ -131,6 +132,7 @@ class Walker:
                     model=model, reason=f"runtime: {chosen.reason}; {brief.reason}", cwd=brief.cwd,
                 )
             )  # fmt: skip
+            point("driver-step-started")
             tries = await self._attempt(step, one, chosen, brief, model, text)
             end = tries.finished
             if end.ok or end.interrupted or self._stopping.is_set():
