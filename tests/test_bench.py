@@ -14,7 +14,7 @@ from tenuto.engine.work import Options
 CHEAP = [
     "start", "throughput", "follower", "stdin", "kill", "crowd", "tape", "index", "rebuild", "sandbox",
 ]  # fmt: skip
-CHEAP += ["hostcalls", "vm", "vms", "vm-crowd", "deno"]
+CHEAP += ["hostcalls", "vm", "vms", "vm-crowd", "deno", "tasks"]
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
+import threading
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from typing import Any
@@ -19,6 +22,7 @@ from tenuto.core.task_events import PlanExtended, Planned, StepFinished, StepSta
 from tenuto.engine.driving.asking import Desk
 from tenuto.engine.driving.drive import Driver, aggregated
 from tenuto.engine.driving.printing import Printer
+from tenuto.engine.driving.teller import Teller
 from tenuto.engine.strategies import extend
 
 settings.register_profile("tasks", deadline=None, max_examples=80)
@@ -127,6 +131,31 @@ def test_every_graph_ends_as_its_edges_say(
     for event in memory.events:
         refolded.apply(event)
     assert {n: o.status for n, o in refolded.steps.items()} == expected
+
+
+@pytest.mark.promise("D2")
+def test_a_drivers_last_words_go_out_whole_however_slowly_they_are_read() -> None:
+    near, far = socket.socketpair()
+    read = bytearray()
+
+    def slowly() -> None:
+        with far:
+            while part := far.recv(1000):
+                read.extend(part)
+
+    async def speak() -> None:
+        teller = Teller(near, Progress())
+        await teller.open()
+        teller.value(lambda _: "x" * 2_000_000)
+        await teller.outcome("succeeded")
+        await teller.close()
+
+    reader = threading.Thread(target=slowly)
+    reader.start()
+    asyncio.run(speak())
+    reader.join(60)
+    assert not reader.is_alive()
+    assert json.loads(read.splitlines()[-1])["state"] == "succeeded"
 
 
 @pytest.mark.promise("G2")

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -120,8 +121,9 @@ class Teller:
     async def close(self) -> None:
         """Let everything go out, and stop."""
         if self._writer is not None:
-            await self._writer.drain()
             self._writer.close()
+            with suppress(OSError):  # the keeper is gone
+                await self._writer.wait_closed()  # draining alone leaves the end in our memory
         if self._reading is not None:
             self._reading.cancel()
 
