@@ -1,4 +1,4 @@
-"""What the tests of the history share: records at random, tapes written by hand, tasks without a model."""
+"""What tests of the history share: random records, tapes written by hand, tasks without a model."""
 
 from __future__ import annotations
 

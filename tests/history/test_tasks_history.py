@@ -1,4 +1,4 @@
-"""Real tasks, with agents that need no model: exactly the right records, in Python and on the command line."""
+"""Real tasks, with agents that need no model: exactly the right records, on every surface."""
 
 from __future__ import annotations
 
@@ -96,7 +96,10 @@ async def test_interrupted_and_resumed_has_both(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with_echo(folder)
-    steps = plan({"id": "a", "task": "[[use:10,1]] one"}, {"id": "b", "task": "[[use:20,2]] [[ask:Bash]]", "depends_on": ["a"]})  # fmt: skip
+    steps = plan(
+        {"id": "a", "task": "[[use:10,1]] one"},
+        {"id": "b", "task": "[[use:20,2]] [[ask:Bash]]", "depends_on": ["a"]},
+    )
     async with Engine(str(folder)) as engine:
         one = await engine.start_task(plan=steps, runtime="echo", permissions="ask")
         waiting = await engine.wait(one, up_to=60)

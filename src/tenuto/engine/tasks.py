@@ -39,7 +39,9 @@ _CHOICES = {"worktree": get_args(MergeMode), "permissions": get_args(PermissionP
 def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
     """Return a checked TaskSpec; options are its fields, or raise InvalidInput or InvalidPlan."""
     check_text("the task", text)
-    known = [name for name in TaskSpec.__struct_fields__ if name not in ("text", "plan")]
+    known = [
+        name for name in TaskSpec.__struct_fields__ if name not in ("text", "plan", "forked_from")
+    ]
     for name, value in options.items():
         if name not in known:
             raise InvalidInput(f"a task has no option {name!r}", f"it has: {', '.join(known)}")

@@ -30,6 +30,7 @@ class Teller:
         self._sock = sock
         self.progress = progress
         self.heard: Callable[[dict[str, Any]], None] = lambda _: None
+        self.told: Callable[[int], None] = lambda _: None
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._number = 0
         self._writer: asyncio.StreamWriter | None = None
@@ -94,6 +95,7 @@ class Teller:
     def _fold(self, events: tuple[Event, ...]) -> None:
         for event in events:
             self.progress.apply(event)  # pyright: ignore[reportArgumentType]
+        self.told(len(events))
 
     def wait_for(self, on: str, detail: str) -> None:
         """Say that the task waits for somebody."""
