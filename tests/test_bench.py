@@ -15,7 +15,7 @@ CHEAP = [
     "start", "throughput", "follower", "stdin", "kill", "crowd", "tape", "index", "rebuild", "sandbox",
     "history",
 ]  # fmt: skip
-CHEAP += ["hostcalls", "vm", "vms", "vm-crowd", "deno"]
+CHEAP += ["hostcalls", "vm", "vms", "vm-crowd", "deno", "tasks"]
 
 
 @pytest.fixture

@@ -53,6 +53,8 @@ def test_the_demo_plays_to_its_end() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Hello, Ada" in done.stdout
     assert "verified dead" in done.stdout
+    assert "A SCRIPTED MODEL" in done.stdout
+    assert "[reviewer.2]" in done.stdout  # the first build was sent back
 
 
 @pytest.mark.promise("C3", "C8", "P1")
@@ -73,3 +75,48 @@ def test_the_functions_example_runs() -> None:
 def test_the_functions_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     block = python_blocks("docs/functions.md")[0]
     assert run_python(block, tmp_path, monkeypatch) == "['apple']\n"
+
+
+ECHO = '[runners]\necho = "tenuto.testing.agents:EchoRunner"\n'
+
+
+@pytest.mark.promise("G1", "P1")
+def test_the_tasks_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tenuto.toml").write_text(ECHO)
+    (block,) = python_blocks("docs/tasks.md")
+    imports, body = block.split("\n\n", 1)
+    indented = textwrap.indent(body, "    ")
+    code = f"import asyncio\n{imports}\nasync def main():\n{indented}\nasyncio.run(main())"
+    printed = run_python(code, tmp_path, monkeypatch)
+    assert printed.startswith("completed ")
+    assert printed.endswith("['completed', 'completed']\n")
+
+
+@pytest.mark.promise("R1", "U1")
+def test_the_runner_of_ones_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = python_blocks("docs/runners.md")
+    (tmp_path / "shouting.py").write_text(block)
+    (tmp_path / "tenuto.toml").write_text('[runners]\nshout = "shouting:Shout"\n')
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TENUTO_HOME", str(tmp_path / "state"))
+    words = ["task", "--runtime", "shout", "--wait", "60s", "whisper this"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tenuto.cli.main", *words],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "WHISPER THIS" in done.stdout
+
+
+@pytest.mark.promise("R4")
+def test_the_settings_of_the_runners_page_are_read(tmp_path: Path) -> None:
+    from tenuto.engine.agent_settings import load_agent_settings
+    from tenuto.engine.settings import load_settings
+
+    text = (ROOT / "docs" / "runners.md").read_text(encoding="utf-8")
+    (tmp_path / "tenuto.toml").write_text(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0])
+    environ = {"XDG_CONFIG_HOME": str(tmp_path / "none")}
+    assert load_settings(str(tmp_path), environ)[0].runtime_preferred == "cli"
+    agents, _ = load_agent_settings(str(tmp_path), environ)
+    assert agents.agents["goose"] == ("goose", "acp")
+    assert agents.tiers["cli"].fast == "ollama:qwen3"

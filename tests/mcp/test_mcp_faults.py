@@ -233,7 +233,12 @@ def test_no_arguments_at_all_make_it_stumble(place: Place, monkeypatch: pytest.M
     from tenuto.mcp.surface import as_result
 
     class Silent:
+        can_be_asked = asks_by_result = False
+
         async def progress(self, message: str) -> None:
+            return None
+
+        async def asked(self, message: str) -> bool | None:
             return None
 
     caller = Silent()

@@ -175,6 +175,18 @@ def test_deny_tells_the_agent_why_and_every_question_is_put(agents: Place):
 
 
 @pytest.mark.promise("M2")
+def test_a_client_that_does_not_wait_is_told_that_a_task_asks(agents: Place):
+    wire = agents.wire(HANDSHAKE[1])
+    task = done(wire, task=BASH, wait=0)[1]["execution_id"]
+    told = wire.notice("notifications/message")["data"]
+    while "waits for approval" not in told["message"]:
+        told = wire.notice("notifications/message")["data"]
+    assert told["execution_id"] == task and "wants to use Bash" in told["message"]
+    decided = wire.data("approve", execution_id=task, wait=0)
+    assert decided["status"] in ("running", "completed") and decided["asks"] == []
+
+
+@pytest.mark.promise("M2")
 def test_agents_of_a_task_do_not_decide_for_it(agents: Place):
     wire = agents.wire()
     task = done(wire, task=BASH, wait=50)[1]["execution_id"]

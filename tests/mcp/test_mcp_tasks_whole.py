@@ -11,6 +11,8 @@ import pytest
 from agents_help import done, with_agents
 from mcp_help import HANDSHAKE, MODERN, TASKS, Place, Wire, text
 
+from tenuto.testing.models import Model
+
 STEPS = [
     {"id": "a", "task": "one"},
     {"id": "b", "task": "two [[hang]]", "depends_on": ["a"]},
@@ -108,6 +110,25 @@ def test_budget_is_told_set_and_reset(agents: Place):
     ):
         refused = wire.call("engine_budget", **given)
         assert refused["isError"] and wrong in text(refused)
+
+
+@pytest.mark.promise("M2", "B1", "B3")
+def test_what_a_real_loop_costs_is_counted_and_the_counter_is_not_listed(place: Place):
+    model = "anthropic:claude-haiku-4-5"
+    (place.folder / "tenuto.toml").write_text(f'[tiers.cli]\nfast = "{model}"\nmain = "{model}"\n')
+    with Model() as provider:
+        place.env |= {"ANTHROPIC_API_KEY": "sk-ant-real", "ANTHROPIC_BASE_URL": provider.url}
+        wire = place.wire()
+        shown, data, _ = done(wire, task="Say something", runtime="cli", wait=50)
+        assert data["status"] == "completed", shown
+        (billed,) = provider.bill
+        tokens = billed.tokens.input + billed.tokens.cache_read + billed.tokens.cache_write
+        assert (data["tokens_in"], data["tokens_out"]) == (tokens, billed.tokens.output)
+        assert data["cost"] > 0 and f"cost: ${data['cost']}" in shown and "not metered" not in shown
+        assert data["running"] == [] and "Running now: nothing." in shown
+        listed = wire.data("list")["executions"]  # whoever looks for it finds it
+        assert [one["title"] for one in listed] == ["metering gateway"]
+        assert wire.data("engine_budget")["daily_spending"] == pytest.approx(data["cost"])
 
 
 @pytest.mark.promise("M2", "B2")

@@ -9,7 +9,8 @@ import pytest_asyncio
 from metering_help import ANTHROPIC, CHAT, GOOGLE, KEY, WAYS, Served, environ_for
 
 from tenuto.core.budget import Tokens
-from tenuto.metering import passes
+from tenuto.metering import passes, serving
+from tenuto.metering.upstreams import fingerprint, from_environ
 from tenuto.testing.models import Model
 from tenuto.testing.models.gates import Gate
 from tenuto.testing.models.steps import LONG, Cut, Fail, Garbage, Say, Silence, Slow
@@ -354,3 +355,34 @@ async def test_without_a_key_a_provider_of_the_world_is_not_asked(tmp_path):
         assert answer.status_code == 401
         assert "no key for anthropic" in answer.json()["error"]["message"]
         assert served.spend().unsettled == 0
+
+
+async def test_what_is_on_this_machine_is_not_asked_through_a_proxy(tmp_path, model, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with Served(tmp_path, environ_for(model)) as served:
+        model.play("yes", by="request")
+        assert (await served.post(ANTHROPIC)).status_code == 200
+
+
+async def test_it_serves_for_as_long_as_somebody_needs_it(tmp_path, model, capsys):
+    needed = iter([True, True, False])
+    asked = []
+
+    def need():
+        asked.append(next(needed))
+        return asked[-1]
+
+    await serving.serve(str(tmp_path), environ_for(model), "an execution", idle_s=0.05, needed=need)
+    assert asked == [True, True, False]
+    record = serving.read_record(str(tmp_path), fingerprint(from_environ(environ_for(model))))
+    assert record is not None
+    assert capsys.readouterr().out == f"{serving.READY} on {record.url}\n"
+    again = serving.listen(str(tmp_path), record.fingerprint)
+    taken = serving.listen(str(tmp_path), record.fingerprint)
+    assert again.getsockname()[1] == record.port
+    assert taken.getsockname()[1] not in (0, record.port), "another one, if it is taken"
+    again.close()
+    taken.close()

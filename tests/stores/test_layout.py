@@ -117,6 +117,14 @@ def test_a_submodule_and_a_separate_git_folder_are_projects_of_their_own(place, 
     assert find_project(str(apart), environ).root == str(apart)
 
 
+def test_a_git_folder_of_no_repository_is_passed_by(place, environ):
+    """Some sandboxes leave an empty one behind, even in /tmp."""
+    repository(place)
+    inner = place / "a" / "b"
+    (inner / ".git" / "info").mkdir(parents=True)
+    assert find_project(str(inner), environ).root == str(place)
+
+
 @pytest.mark.parametrize("content", [b"", b"gitdir: /nowhere", b"\xff\xfe", b"gitdir: ../\xff"])
 def test_a_broken_git_file_is_a_root_all_the_same(place, environ, content):
     (place / ".git").write_bytes(content)

@@ -11,7 +11,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from engine_help import events_of, folded, main_pid, project_of, tape_events
+from engine_help import (
+    await_death,
+    events_of,
+    folded,
+    keeper_pid,
+    main_pid,
+    project_of,
+    tape_events,
+)
 
 from tenuto.dispatch import control
 from tenuto.dispatch.fresh import FreshLauncher
@@ -75,10 +83,11 @@ say(type="tell", events=7, n=8)
 assert hear()["error"] == "'int' object is not iterable"
 say(type="tell", events=[{{"type": "warned", "text": "after"}}], n=1)
 hear()
+say(type="outcome", state="failed", reason="told")
 sys.exit(3)
 """
     snapshot = engine.wait(drive(engine, code), 60)
-    assert (snapshot.state, snapshot.exit_code) == ("failed", 3)
+    assert (snapshot.state, snapshot.reason, snapshot.exit_code) == ("failed", "told", 3)
     kinds = [one["type"] for one in tape_events(project, snapshot.id)]
     assert kinds.count("ended") == 1 and kinds.count("created") == 1
     assert "warned" in kinds
@@ -108,6 +117,20 @@ def test_how_it_ends_is_what_the_driver_says(engine: BlockingEngine) -> None:
     assert (snapshot.state, snapshot.reason, snapshot.detail) == ("failed", "partial", "2 of 3")
 
 
+@pytest.mark.promise("X2", "D3")
+@pytest.mark.parametrize(
+    ("last", "how"),
+    [("sys.exit(0)", "exit code 0"), ("sys.exit(7)", "exit code 7"),
+     ("os.kill(os.getpid(), 9)", "SIGKILL"), ("os.abort()", "SIGABRT")],
+)  # fmt: skip
+def test_a_driver_without_a_last_word_has_not_succeeded_and_can_be_taken_up(
+    engine: BlockingEngine, last: str, how: str
+) -> None:
+    snapshot = engine.wait(drive(engine, last), 60)
+    assert (snapshot.state, snapshot.reason) == ("lost", "driver")
+    assert snapshot.detail.endswith(how)
+
+
 @pytest.mark.promise("X2")
 def test_a_driver_waits_for_approval_and_is_told_the_decision(engine: BlockingEngine) -> None:
     code = """
@@ -116,6 +139,7 @@ print(hear()["allow"], flush=True)
 say(type="continuing")
 say(type="tell", events=[{"type": "warned", "text": "went on"}], n=1)
 hear()
+say(type="outcome", state="succeeded")
 """
     execution_id = drive(engine, code)
     waiting = engine.wait(execution_id, 60)
@@ -154,7 +178,8 @@ def test_what_runs_on_behalf_of_a_process_ends_with_it(
     assert ended
     snapshot = engine.wait(execution_id, 60)
     assert (snapshot.state, snapshot.reason) == ("killed", "orphaned")
-    assert not snapshot.left_behind
+    assert await_death(keeper_pid(project, execution_id)), "it stays until the last one is gone"
+    assert not engine.show(execution_id).left_behind
 
 
 @pytest.mark.promise("X8")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
+import threading
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from typing import Any
@@ -14,10 +17,13 @@ from hypothesis import strategies as st
 from tenuto.core.budget import Tokens
 from tenuto.core.plan import Plan, Step, check_plan
 from tenuto.core.progress import Progress
+from tenuto.core.rounds import round_of
 from tenuto.core.task_events import PlanExtended, Planned, StepFinished, StepStarted, TaskEvent
 from tenuto.engine.driving.asking import Desk
 from tenuto.engine.driving.drive import Driver, aggregated
 from tenuto.engine.driving.printing import Printer
+from tenuto.engine.driving.teller import Teller
+from tenuto.engine.strategies import extend
 
 settings.register_profile("tasks", deadline=None, max_examples=80)
 settings.load_profile("tasks")
@@ -127,6 +133,43 @@ def test_every_graph_ends_as_its_edges_say(
     assert {n: o.status for n, o in refolded.steps.items()} == expected
 
 
+@pytest.mark.promise("D2")
+def test_a_drivers_last_words_go_out_whole_however_slowly_they_are_read() -> None:
+    near, far = socket.socketpair()
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least that there is
+    read = bytearray()
+    go_on = threading.Event()
+
+    def slowly() -> None:
+        with far:
+            while part := far.recv(1000):
+                read.extend(part)
+                if len(read) > 1_980_000:  # the rest is less than what makes a writer wait
+                    go_on.wait(60)
+
+    async def speak() -> None:
+        teller = Teller(near, Progress())
+        await teller.open()
+        teller.value(lambda _: "x" * 2_000_000)
+        await teller.outcome("succeeded")
+        closing = asyncio.create_task(teller.close())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not closing.done(), "it is not said yet"
+        go_on.set()
+        await closing
+
+    reader = threading.Thread(target=slowly)
+    reader.start()
+    try:
+        asyncio.run(speak())
+    finally:
+        go_on.set()
+        reader.join(60)
+    assert not reader.is_alive()
+    assert json.loads(read.splitlines()[-1])["state"] == "succeeded"
+
+
 @pytest.mark.promise("G2")
 def test_a_slow_sibling_holds_nobody_up() -> None:
     """No barrier: c starts when b is done, while a still runs."""
@@ -183,6 +226,55 @@ def test_what_has_ended_is_not_run_again_and_what_was_cut_short_is() -> None:
     assert seen == ["b", "c"]
     assert memory.progress.steps["a"].output == "kept"
     assert (memory.progress.cost, memory.progress.tokens) == (Decimal("0.5"), Tokens(2, 4))
+
+
+@pytest.mark.promise("D3", "D5")
+def test_what_follows_from_a_review_is_made_up_for_once() -> None:
+    """Its end is on the tape, the further round that it asked for is not; or is, and is not repeated."""
+    plan = Plan(
+        steps=(
+            Step("dev", "x"),
+            Step("rev", "x", depends_on=("dev",), reviews="dev", rounds=1),
+            Step("ship", "x", depends_on=("rev",)),
+        )
+    )
+    memory = Memory()
+    memory.tell(
+        Planned(strategy="parallel", plan=plan),
+        StepFinished(step="dev", status="completed"),
+        StepFinished(step="rev", status="completed", output="Verdict: send back"),
+    )
+    seen: list[str] = []
+
+    async def walk(step: Step) -> StepFinished:
+        seen.append(step.id)
+        output = "Verdict: approve" if step.id == "rev.2" else "fine"
+        return StepFinished(step=step.id, status="completed", output=output)
+
+    def further(plan: Plan, step: Step, output: str) -> tuple[tuple[Step, ...], None]:
+        return extend(plan, step, output, round_of(plan, step)), None
+
+    for _ in range(2):
+        assert asyncio.run(driver(memory, plan, further).run(walk, 4)) == "completed"
+        assert seen == ["dev.2", "rev.2", "ship"]
+
+
+@pytest.mark.promise("D5")
+def test_ends_of_steps_are_kept_where_the_plan_before_them_is_lost() -> None:
+    memory = Memory()
+    memory.tell(
+        StepStarted(step="a", attempt=1, runtime="echo"),
+        StepFinished(step="a", status="completed", output="kept"),
+    )
+    seen: list[str] = []
+
+    async def walk(step: Step) -> StepFinished:
+        seen.append(step.id)
+        return StepFinished(step=step.id, status="completed")
+
+    plan = Plan(steps=(Step("a", "x"), Step("b", "x", depends_on=("a",))))
+    assert asyncio.run(driver(memory, plan).run(walk, 4)) == "completed"
+    assert seen == ["b"] and memory.progress.steps["a"].output == "kept"
 
 
 @pytest.mark.promise("D3")

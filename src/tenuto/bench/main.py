@@ -22,6 +22,7 @@ from tenuto.bench import (
     starting,
     startup,
     storage,
+    tasks,
 )
 from tenuto.bench.table import Row, as_document, conditions, heading, line, say
 
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "hostcalls": hostcalls.hostcalls,
     "deno": deno.deno,
     "metering": metering.metering,
+    "tasks": tasks.tasks,
 }
 
 

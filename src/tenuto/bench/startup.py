@@ -28,7 +28,8 @@ def tenuto_words(*words: str) -> list[str]:
     return [sys.executable, "-m", "tenuto.cli.main", *words]
 
 
-def _seconds(argv: list[str], folder: str) -> tuple[float, bool]:
+def seconds(argv: list[str], folder: str) -> tuple[float, bool]:
+    """Return how long a command took, and whether it succeeded."""
     # as installed: with its bytecode kept, whatever this shell is set to
     unset = "PYTHONDONTWRITEBYTECODE"
     environ = {name: value for name, value in os.environ.items() if name != unset}
@@ -63,10 +64,10 @@ def _against_python(argv: list[str], what: str, bound: float, quick: bool) -> It
     ours: list[float] = []
     failed = 0
     with Place() as place:
-        _seconds(argv, place.folder)  # makes the project and the compiled files
+        seconds(argv, place.folder)  # makes the project and the compiled files
         for _ in range(3 if quick else 15):
-            bare.append(_seconds([sys.executable, "-c", "pass"], place.folder)[0] * 1000)
-            took, good = _seconds(argv, place.folder)
+            bare.append(seconds([sys.executable, "-c", "pass"], place.folder)[0] * 1000)
+            took, good = seconds(argv, place.folder)
             ours.append(took * 1000)
             failed += not good
     yield times_at_most(f"{what}, median", median(ours), median(bare), bound)

@@ -34,6 +34,7 @@ def doctor(args: argparse.Namespace, console: Console) -> int:
         rebuilt = rebuild(engine) if args.rebuild else None
         checks = examine(engine)
         settings = _settings(engine)
+        runtimes = _runtimes(engine)
     ok = all(check.ok for check in checks)
     if console.json:
         import msgspec
@@ -42,6 +43,7 @@ def doctor(args: argparse.Namespace, console: Console) -> int:
             "schema": 1,
             "ok": ok,
             "checks": [msgspec.to_builtins(check) for check in checks],
+            "runtimes": runtimes,
             "settings": settings,
             "rebuilt": rebuilt,
         }
@@ -49,8 +51,22 @@ def doctor(args: argparse.Namespace, console: Console) -> int:
     else:
         if rebuilt is not None:
             console.message(f"The index was rebuilt: {plural(rebuilt, 'execution')}.")
-        _tell(checks, settings, console)
+        _tell(checks, runtimes, settings, console)
     return 0 if ok else exits.REFUSED
+
+
+def _runtimes(engine: BlockingEngine) -> list[dict[str, Any]]:
+    """Return every runtime of agents with what was found when it was looked for."""
+    import asyncio
+
+    import msgspec
+
+    from tenuto.engine.agent_settings import load_agent_settings
+    from tenuto.engine.runtimes import runtimes
+
+    agents, _ = load_agent_settings(engine.project.root, os.environ)
+    found = asyncio.run(runtimes(engine.settings, agents, os.environ, engine.project.root))
+    return [msgspec.to_builtins(one) for one in found]
 
 
 def _settings(engine: BlockingEngine) -> list[dict[str, Any]]:
@@ -81,7 +97,12 @@ def _settings(engine: BlockingEngine) -> list[dict[str, Any]]:
     return result
 
 
-def _tell(checks: Sequence[Check], settings: Sequence[dict[str, Any]], console: Console) -> None:
+def _tell(
+    checks: Sequence[Check],
+    runtimes: Sequence[dict[str, Any]],
+    settings: Sequence[dict[str, Any]],
+    console: Console,
+) -> None:
     rows = [("ok" if check.ok else "WRONG", check.name, check.detail) for check in checks]
     lines = table(("", "CHECK", "FOUND"), rows, width())
     console.out(lines[0])
@@ -89,9 +110,23 @@ def _tell(checks: Sequence[Check], settings: Sequence[dict[str, Any]], console: 
         console.out(console.paint(line, "green" if check.ok else "red") if not check.ok else line)
         if check.hint:
             console.out(f"         {check.hint}")
+    console.out("")
+    found = [
+        (one["name"], "there" if one.get("available") else "not there", _found(one))
+        for one in runtimes
+    ]
+    console.out("\n".join(table(("RUNTIME", "", "FOUND"), found, width())))
     values = [(one["name"], _text(one["value"]), one["source"]) for one in settings]
     console.out("")
     console.out("\n".join(table(("SETTING", "VALUE", "FROM"), values, width())))
+
+
+def _found(runtime: dict[str, Any]) -> str:
+    if not runtime.get("available"):
+        hint = runtime.get("hint")
+        return f"{runtime.get('why', '')}{f': {hint}' if hint else ''}"
+    unmetered = runtime.get("unmetered")
+    return str(runtime.get("version", "")) + (f", unmetered: {unmetered}" if unmetered else "")
 
 
 def _text(value: object) -> str:

@@ -101,11 +101,10 @@ class Crossing(msgspec.Struct, frozen=True):
     """The part of `spent` that is only set aside, and may come back."""
 
     def __str__(self) -> str:
+        limit, spent = (f"{one.normalize():f}" for one in (self.limit, self.spent))
         if self.unit == "tokens":
-            return f"the {self.scope} limit of {self.limit} tokens is reached ({self.spent} used)"
-        return (
-            f"the {self.scope} limit of ${self.limit} is reached (${self.spent} spent or reserved)"
-        )
+            return f"the {self.scope} limit of {limit} tokens is reached ({spent} used)"
+        return f"the {self.scope} limit of ${limit} is reached (${spent} spent or reserved)"
 
 
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
 from tenuto.core import task_events as ev
@@ -11,6 +11,7 @@ from tenuto.core.plan import Plan, Step
 from tenuto.core.rounds import extended
 from tenuto.core.task_events import StepStatus
 
+_OF_STEPS = (ev.StepStarted, ev.StepSession, ev.StepUsed, ev.StepFinished)
 _OPEN: frozenset[StepStatus] = frozenset({"pending", "running", "interrupted"})
 
 
@@ -52,28 +53,48 @@ class Progress:
         self.warnings: list[str] = []
         self.fallbacks: list[ev.FellBack] = []
         self.finished: ev.TaskFinished | None = None
+        self.environment: ev.EnvironmentSeen | None = None
+        self.versions: dict[str, str] = {}  # of runtimes, as they told them last
         self._dependents: dict[str, dict[str, None]] = {}
         self._ready: dict[str, None] = {}
         self._superseded: set[str | None] = set()
+        self._early: list[tuple[ev.TaskEvent, int]] = []
         self._undone = False  # something was asked for beside the steps, and not reached
 
     def apply(self, event: ev.TaskEvent, time_ns: int = 0) -> None:
-        """Take one event."""
+        """Take one event; of a step that no plan has told yet, once one does.
+
+        That is so where a damaged tape has lost its plan: the next driver makes it anew.
+        """
+        if not isinstance(event, _OF_STEPS):
+            self._of_task(event)
+        elif event.step in self.steps:
+            self._of_step(self.steps[event.step], event, time_ns)
+        else:
+            self._early.append((event, time_ns))
+
+    def _of_step(self, one: StepProgress, event: ev.TaskEvent, time_ns: int) -> None:
+        match event:
+            case ev.StepStarted():
+                self._started(one, event)
+            case ev.StepSession():
+                one.session, one.execution = event.session, event.execution
+                if event.version:
+                    self.versions[one.runtime] = event.version
+            case ev.StepUsed():
+                one.tokens += event.tokens
+            case ev.StepFinished():
+                self._finished(one, event, time_ns)
+            case _:
+                pass
+
+    def _of_task(self, event: ev.TaskEvent) -> None:
         match event:
             case ev.Planned(plan=plan):
                 self.plan, self.strategy, self.reason = plan, event.strategy, event.reason
                 self._add(plan.steps)
             case ev.PlanExtended(steps=steps):
                 self._extend(steps)
-            case ev.StepStarted(step=name):
-                self._started(self.steps[name], event)
-            case ev.StepSession(step=name):
-                one = self.steps[name]
-                one.session, one.execution = event.session, event.execution
-            case ev.StepUsed(step=name):
-                self.steps[name].tokens += event.tokens
-            case ev.StepFinished(step=name):
-                self._finished(self.steps[name], event, time_ns)
             case ev.FellBack():
                 self.fallbacks.append(event)
             case ev.Asked(n=n):
@@ -85,6 +106,8 @@ class Progress:
             case ev.Warned(text=text, about=about):
                 self.warnings.append(text)
                 self._undone = self._undone or about in ("rejected", "worktree")
+            case ev.EnvironmentSeen():
+                self.environment, self.finished = event, None  # another life of it begins
             case ev.TaskFinished():
                 self.finished = event
             case _:
@@ -95,6 +118,9 @@ class Progress:
             self.steps[step.id] = StepProgress(step)
         for step in steps:
             self._tie(self.steps[step.id])
+        early, self._early = self._early, []
+        for event, time_ns in early:
+            self.apply(event, time_ns)
 
     def _tie(self, one: StepProgress) -> None:
         """Note what a step waits for."""
@@ -146,9 +172,20 @@ class Progress:
         elif event.status == "interrupted":
             self._ready[one.step.id] = None
 
-    def ready(self) -> list[Step]:
-        """Return the steps that wait for nothing any more, in the order they became so."""
-        return [self.steps[name].step for name in self._ready]
+    def ready(self) -> Iterator[Step]:
+        """Yield the steps that wait for nothing any more, in the order they became so."""
+        for name in self._ready:
+            yield self.steps[name].step
+
+    def is_continued(self, name: str) -> bool:
+        """Tell whether a step that is still open goes on in the session of this one."""
+        after = (self.steps[other] for other in self._dependents.get(name, ()))
+        return any(one.step.continues == name and one.open for one in after)
+
+    def is_reviewed_again(self, name: str) -> bool:
+        """Tell whether a review was followed by a further round."""
+        after = (self.steps[other].step for other in self._dependents.get(name, ()))
+        return any(step.continues == name and step.reviews is not None for step in after)
 
     def in_flight(self) -> list[StepProgress]:
         """Return the steps that began and did not end."""

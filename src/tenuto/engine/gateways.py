@@ -15,6 +15,7 @@ from tenuto.core.budget import Crossing, Verdict
 from tenuto.core.errors import EngineFault, KeeperUnreachable, NotRunning
 from tenuto.core.runs import Endpoint
 from tenuto.dispatch import control
+from tenuto.engine.reports import GATEWAY
 from tenuto.engine.work import Options
 from tenuto.keeper.procfs import MARK
 from tenuto.metering import passes, upstreams
@@ -25,7 +26,7 @@ from tenuto.stores.tape import is_kept
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
-TITLE = "metering gateway"
+TITLE = GATEWAY
 KEY_NAMES = upstreams.KEY_NAMES
 """Variables that a runtime must not be given when its requests go through a gateway."""
 _MODULE = "tenuto.engine.gateway_main"

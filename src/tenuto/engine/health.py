@@ -44,7 +44,27 @@ def examine(engine: BlockingEngine) -> list[Check]:
     checks += _keepers(engine)
     checks += _interpreters(engine)
     checks += _sandbox(engine)
+    checks += _ledger(engine)
     return checks
+
+
+def _ledger(engine: BlockingEngine) -> list[Check]:
+    """Look at what was spent, if anything ever was."""
+    if not os.path.isdir(os.path.join(engine.project.home, "ledger")):
+        return []
+    from tenuto.metering.ledger import Ledger
+
+    ledger = Ledger(engine.project.home)
+    try:
+        found = ledger.health()
+    except TenutoError as error:
+        return [Check("ledger", False, error.message, error.hint)]
+    finally:
+        ledger.close()
+    wrong = found.lost or found.aside
+    told = f"{found.lost} records lost, {len(found.aside)} files put aside" if wrong else "whole"
+    hint = "what these counted is not in the budget any more: set a lower limit" if wrong else ""
+    return [Check("ledger", not wrong, told, hint)]
 
 
 def _platform() -> Check:

@@ -6,7 +6,7 @@ import re
 
 from tenuto.core.execution import Execution
 from tenuto.core.ids import short
-from tenuto.core.states import State, WaitingFor
+from tenuto.core.states import RESUMABLE, State, WaitingFor
 
 _UNREADABLE = "the code does not parse: look at the line named above"
 _DENIED = "permission denied: check the file's rights and owner"
@@ -110,8 +110,10 @@ def _suggest(execution: Execution, last_words: str) -> str:
     ended = execution.ended
     if execution.state is State.LOST and execution.spec is not None and execution.spec.session_host:
         return "its state is gone; the next cell of that name begins it anew"
+    where = short(execution.id)
+    if execution.state in RESUMABLE and execution.spec is not None and execution.spec.task:
+        return f"what is done is saved; to go on: tenuto resume {where}"
     if execution.state is State.LOST:
-        where = short(execution.id)
         return f"see tenuto logs {where}; run it again with: tenuto resume --force {where}"
     if ended is None or execution.state in (State.SUCCEEDED, State.KILLED, State.INTERRUPTED):
         return ""

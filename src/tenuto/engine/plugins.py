@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenuto.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 def named_parts(group: str, settings: Mapping[str, str]) -> dict[str, str]:
     """Return the parts of a group by name, as module:name; the settings' before packages' own."""
+    from importlib.metadata import entry_points  # slow, and few have any
+
     found: dict[str, str] = {}
     points: list[EntryPoint] = sorted(entry_points(group=group), key=lambda one: one.value)
     for point in points:

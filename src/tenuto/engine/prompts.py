@@ -80,18 +80,16 @@ class Templates:
             self._folders.append(os.path.join(root, "tenuto", "prompts"))
         if environ is not None:
             self._folders.append(os.path.join(os.path.dirname(user_file(environ)), "prompts"))
-        self._read: dict[str, str] = {}
+        self._read: dict[str, list[tuple[Template, list[str]]]] = {}
 
     def render(self, name: str, values: Mapping[str, str]) -> str:
         """Return a template with its values; a paragraph whose values are all empty is left out."""
         if name not in _FIELDS:
             raise unknown_name("template", name, _FIELDS)
         if name not in self._read:
-            self._read[name] = self._text(name)
+            self._read[name] = _paragraphs(self._text(name))
         kept: list[str] = []
-        for paragraph in re.split(r"\n[ \t]*\n", self._read[name].strip("\n")):
-            template = Template(paragraph)
-            used = template.get_identifiers()
+        for template, used in self._read[name]:
             if not used or any(values[one] for one in used):
                 kept.append(template.substitute(values).strip("\n"))
         return "\n\n".join(kept) + "\n"
@@ -99,7 +97,7 @@ class Templates:
     def check(self) -> None:
         """Raise InvalidInput if any template in force cannot be used."""
         for name in _FIELDS:
-            self._read[name] = self._text(name)
+            self._read[name] = _paragraphs(self._text(name))
 
     def _text(self, name: str) -> str:
         for folder in self._folders:
@@ -111,6 +109,12 @@ class Templates:
             return _read_whole(path)
         except InvalidInput as error:
             raise EngineFault(error.message, "install Tenuto anew") from None
+
+
+def _paragraphs(text: str) -> list[tuple[Template, list[str]]]:
+    """Return each paragraph of a template with the placeholders in it."""
+    found = [Template(one) for one in re.split(r"\n[ \t]*\n", text.strip("\n"))]
+    return [(one, one.get_identifiers()) for one in found]
 
 
 def build(
@@ -189,6 +193,8 @@ def _outputs(name: str, given: Sequence[Earlier], said: Templates, bounds: Bound
 
 
 def _files(names: Sequence[str], cwd: str, said: Templates, bounds: Bounds) -> str:
+    if not names:
+        return ""
     room = bounds.files
     parts: list[str] = []
     for path, real in _places(names, cwd).items():

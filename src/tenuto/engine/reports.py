@@ -14,6 +14,9 @@ from tenuto.core.quantities import brief_duration, iso
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
+GATEWAY = "metering gateway"
+"""The title of the project's gateway, which waits for requests of agents and ends by itself."""
+
 
 class ReportLine(msgspec.Struct, frozen=True):
     """One execution in a report."""
@@ -52,17 +55,22 @@ class Report(msgspec.Struct, frozen=True):
 def report(engine: BlockingEngine) -> Report:
     """Return what is running now."""
     found = engine.list(running=True, most=None)
-    live = [one for one in found if not one.session_host]
+    live = [one for one in found if not _serves(one)]
     counts = engine.index.counts()
-    for host in found:
-        state = str(host.state)
-        if host.session_host and counts.get(state):  # it does nothing by itself
+    for one in found:
+        state = str(one.state)
+        if _serves(one) and counts.get(state):
             counts[state] -= 1
     return Report(
         at=iso(time.time_ns()),
         running=tuple(_line(snapshot) for snapshot in reversed(live)),
         counts={state: number for state, number in counts.items() if number},
     )
+
+
+def _serves(snapshot: Snapshot) -> bool:
+    """Tell whether it does nothing by itself: a session, or the project's gateway."""
+    return snapshot.session_host or (snapshot.title == GATEWAY and snapshot.kind == "command")
 
 
 def _line(snapshot: Snapshot) -> ReportLine:

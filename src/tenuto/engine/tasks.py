@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
-from tenuto.core.errors import InvalidInput, NotRunning
+from tenuto.core.errors import InvalidInput, InvalidPlan, NotRunning
 from tenuto.core.ids import short
 from tenuto.core.plan import MergeMode, Plan, check_plan, read_plan
 from tenuto.core.progress import Progress
@@ -22,6 +22,7 @@ from tenuto.dispatch import control
 from tenuto.engine.watch import Watch
 from tenuto.engine.work import Options, Work
 from tenuto.keeper.frames import EVENT
+from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
 
 if TYPE_CHECKING:
@@ -30,13 +31,17 @@ if TYPE_CHECKING:
 
 TELLS = tuple(str(one.__struct_config__.tag) for one in get_args(TaskEvent))
 _PATIENCE_S = 10.0
+_MOST = 10**15
+_PLAN_MOST = 8 * 1024 * 1024  # as JSON: it must fit into one record
 _CHOICES = {"worktree": get_args(MergeMode), "permissions": get_args(PermissionPolicy)}
 
 
 def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
     """Return a checked TaskSpec; options are its fields, or raise InvalidInput or InvalidPlan."""
     check_text("the task", text)
-    known = [name for name in TaskSpec.__struct_fields__ if name not in ("text", "plan")]
+    known = [
+        name for name in TaskSpec.__struct_fields__ if name not in ("text", "plan", "forked_from")
+    ]
     for name, value in options.items():
         if name not in known:
             raise InvalidInput(f"a task has no option {name!r}", f"it has: {', '.join(known)}")
@@ -49,6 +54,7 @@ def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
             given[name] = _texts(name, given[name])
     if "max_cost" in given:
         given["max_cost"] = _dollars("max_cost", given["max_cost"])
+    _check_bounds(given)
     if plan is not None:
         given["plan"] = check_plan(plan) if isinstance(plan, Plan) else read_plan(plan)
     elif not text.strip():
@@ -65,6 +71,16 @@ def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
         ) from None
 
 
+def _check_bounds(given: Mapping[str, Any]) -> None:
+    for name, least in (("max_tokens", 0), ("concurrency", 1)):
+        value = given.get(name, least)
+        if isinstance(value, int) and not least <= value < _MOST:
+            raise InvalidInput(f"{name} is {value}", f"{least} or more, or leave it out")
+    for name in ("context", "change", "task_id", "workflow"):
+        if name in given:
+            check_text(name, given[name])
+
+
 def checked(engine: BlockingEngine, task: TaskSpec) -> TaskSpec:
     """Return the task if every name in it is known here, else raise: before anything is recorded."""
     from tenuto.engine.agent_settings import load_agent_settings
@@ -75,6 +91,9 @@ def checked(engine: BlockingEngine, task: TaskSpec) -> TaskSpec:
         task, roles=agents.roles, tables=agents.selection, strategies=agents.strategies
     )
     check_runtimes(engine, agents, {step.runtime for step in built.plan.steps})
+    size = len(msgspec.json.encode(built.plan))
+    if size > _PLAN_MOST:
+        raise InvalidPlan(f"the plan has {size} bytes, {_PLAN_MOST} are the most", "split it")
     return task
 
 
@@ -106,7 +125,7 @@ def _dollars(name: str, value: object) -> Decimal:
         amount = Decimal(str(value))
     except InvalidOperation:
         amount = Decimal("NaN")
-    if not amount.is_finite() or amount < 0:
+    if not amount.is_finite() or not 0 <= amount < _MOST:
         raise InvalidInput(f"{name} is {value!r}, which is no amount of dollars", "such as 2.00")
     return amount
 
@@ -166,6 +185,24 @@ def progress_of(folder: str) -> Progress:
     return progress
 
 
+def progress_now(project: Project, execution_id: str) -> Progress:
+    """Return how far a task is, with all that the ledger has counted for it by now.
+
+    The tape has what a step had cost when it ended. Of a step that runs, or whose driver was killed,
+    only the ledger knows.
+    """
+    from tenuto.engine.budgets import opened
+
+    progress = progress_of(project.folder(execution_id))
+    with opened(project) as ledger:
+        for one in progress.steps.values():
+            spend = ledger.spend(execution_id, one.step.id)
+            if spend.requests:
+                one.tokens = spend.tokens
+                one.cost = spend.cost if spend.requests > spend.unpriced else None
+    return progress
+
+
 # Decisions
 
 
@@ -222,14 +259,16 @@ def _user() -> str:
     return os.environ.get("USER") or f"uid {os.getuid()}"
 
 
-def result_document(progress: Progress) -> dict[str, Any]:
-    """Return what came of a task, complete, for programs."""
+def result_document(progress: Progress, most: int | None = None) -> dict[str, Any]:
+    """Return what came of a task, for programs: complete, or all outputs cut to so many characters."""
     finished = progress.finished
     tokens = progress.tokens
+    each = None if most is None else most // max(1, len(progress.steps))
     steps = [
         {
             "id": one.step.id, "status": one.status, "role": one.role, "runtime": one.runtime,
-            "model": one.model, "attempts": one.attempt, "output": one.output, "error": one.error,
+            "model": one.model, "attempts": one.attempt,
+            "output": one.output[:each], "error": one.error[:each],
             "tokens_in": one.tokens.input + one.tokens.cache_read + one.tokens.cache_write,
             "tokens_out": one.tokens.output, "cost": _money(one.cost),
             "unmetered": one.unmetered, "duration_s": one.duration_s, "session": one.session,
@@ -242,7 +281,8 @@ def result_document(progress: Progress) -> dict[str, Any]:
         "success": finished is not None and finished.status == "completed",
         "strategy": progress.strategy,
         "reason": progress.reason,
-        "output": finished.output if finished is not None else "",
+        "output": finished.output[:most] if finished is not None else "",
+        "cut": most is not None,
         "tokens_in": tokens.input + tokens.cache_read + tokens.cache_write,
         "tokens_out": tokens.output,
         "cost": _money(progress.cost),

@@ -89,11 +89,20 @@ def record(keeper: Keeper, status: int, usage: resource.struct_rusage | None) ->
         fields["exit_code"] = 127 if number == errno.ENOENT else 126
     elif keeper.cell is not None and keeper.cell.gone is not None:
         outcome = keeper.outcome or Outcome("failed", *keeper.cell.why_gone())
-    elif keeper.outcome is None and keeper.driven is not None and keeper.driven.outcome is not None:
-        outcome = keeper.driven.outcome
+    elif keeper.outcome is None and keeper.driven is not None:
+        outcome = keeper.driven.outcome or _of_driver(keeper, code)
     else:
         outcome = keeper.outcome or _of_sandbox(keeper, code) or _from_status(keeper, code, usage)
     return {**fields, "state": outcome.state, "reason": outcome.reason, "detail": outcome.detail}
+
+
+def _of_driver(keeper: Keeper, code: int) -> Outcome:
+    """Return the end of a driver without a last word: what it did is on the tape, and no success."""
+    asked = keeper.signal_asked
+    if asked and code in (-asked, 128 + asked):
+        return killed(asked)
+    how = _name(-code) if code < 0 else f"exit code {code}"
+    return Outcome("lost", "driver", f"its driver died: {how}")
 
 
 def _of_sandbox(keeper: Keeper, code: int) -> Outcome | None:

@@ -26,7 +26,7 @@ from tenuto.core.quantities import brief_duration
 from tenuto.mcp.catalogue import REPORT
 from tenuto.mcp.replies import state_words
 from tenuto.mcp.service import Service
-from tenuto.mcp.task_tools import DECISIONS
+from tenuto.mcp.task_results import DECISIONS
 
 Context = ServerRequestContext[Any, Any]
 _LOOK_S = 1.0
@@ -122,6 +122,8 @@ class Notices:
             self._seen[one.id] = now
             if before is not None and before != now:
                 await self._updated(one, before[0] != now[0])
+            elif before is None and one.waiting_for in DECISIONS:
+                await self._updated(one, True)
         every = engine.settings.report_every
         if live and every > 0 and time.monotonic() - self._reported >= every:
             self._reported = time.monotonic()

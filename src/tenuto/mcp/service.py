@@ -290,7 +290,7 @@ class Service:
             left = max(0.0, wait - (time.monotonic() - began))
             asked = caller if ask else None
             if not left or not await task_tools.goes_on(self, snapshot, asked, left):
-                return snapshot
+                return await task_results.settled(self, snapshot)
 
     async def ended(self, execution_id: str) -> Reply:
         """Answer with an execution that has ended, as a call that waited for it would have."""

@@ -21,7 +21,8 @@ from tenuto.mcp.replies import Reply
 from tenuto.mcp.server import DECISION, Request, decision, plain
 from tenuto.mcp.service import Service
 from tenuto.mcp.task_replies import asks
-from tenuto.mcp.task_tools import DECISIONS, InputWanted, decided
+from tenuto.mcp.task_results import DECISIONS
+from tenuto.mcp.task_tools import InputWanted, decided
 from tenuto.mcp.tasks import NoTask
 
 if TYPE_CHECKING:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tenuto.core.errors import InvalidInput
 from tenuto.core.execution import Snapshot
-from tenuto.core.states import State
+from tenuto.core.states import State, WaitingFor
 from tenuto.mcp import task_replies
 from tenuto.mcp.pages import Cursor, result_page
 from tenuto.mcp.replies import Reply
@@ -14,7 +16,18 @@ from tenuto.mcp.replies import Reply
 if TYPE_CHECKING:
     from tenuto.mcp.service import Service
 
+DECISIONS = (WaitingFor.APPROVAL, WaitingFor.BUDGET)
+"""What only somebody's decision ends."""
 _WITH_RESULT = (State.SUCCEEDED, State.FAILED)
+
+
+async def settled(service: Service, snapshot: Snapshot) -> Snapshot:
+    """Return a task whose questions are all answered as one that goes on, as it is about to."""
+    if snapshot.kind != "task" or snapshot.waiting_for not in DECISIONS:
+        return snapshot
+    if (await service.engine.progress(snapshot.id)).asked:
+        return snapshot
+    return msgspec.structs.replace(snapshot, state=State.RUNNING, waiting_for=None, detail="")
 
 
 async def result(service: Service, snapshot: Snapshot, place: Cursor) -> Reply:

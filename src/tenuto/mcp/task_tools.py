@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -13,18 +12,16 @@ import msgspec
 from tenuto.core.errors import InvalidInput, TenutoError
 from tenuto.core.execution import Snapshot
 from tenuto.core.ids import new_id
-from tenuto.core.states import WaitingFor
 from tenuto.core.task_events import Asked
-from tenuto.keeper.procfs import MARK
 from tenuto.mcp import task_replies
 from tenuto.mcp.arguments import Arguments
 from tenuto.mcp.reading import end_of
 from tenuto.mcp.replies import Reply
+from tenuto.mcp.task_results import DECISIONS
 
 if TYPE_CHECKING:
     from tenuto.mcp.service import Caller, Service
 
-DECISIONS = (WaitingFor.APPROVAL, WaitingFor.BUDGET)
 _MOMENT_S = 0.05
 _BY = "an MCP client"
 _SAME = ("task", "plan", "strategy", "workingDirectory")
@@ -114,7 +111,7 @@ async def _decide(service: Service, given: Arguments, caller: Caller, allow: boo
 
 async def not_from_inside(service: Service, execution_id: str = "") -> None:
     """Raise where this server works for an agent of that very task (or, without an id, of any)."""
-    inside: str | None = os.environ.get(MARK)
+    inside = service.engine.inside
     while inside:
         try:
             here = await service.engine.show(inside)

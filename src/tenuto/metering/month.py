@@ -14,7 +14,8 @@ from tenuto.metering.fold import Fold
 from tenuto.metering.records import AnyRecord, Mended, decode, encode
 
 _KEEP_EVERY = 4 * 1024 * 1024
-_SIZE = 0o600
+_AHEAD = 64 * 1024
+_MODE = 0o600
 
 
 class _Kept(msgspec.Struct):
@@ -92,7 +93,7 @@ class Month:
     def _open(self, flags: int) -> bool:
         """Open the file and find its magic; False where there is nothing to read."""
         try:
-            fd = os.open(self.path, flags | os.O_CLOEXEC, _SIZE)
+            fd = os.open(self.path, flags | os.O_CLOEXEC, _MODE)
         except FileNotFoundError:
             return False
         found = frames.find_magic(fd)
@@ -133,23 +134,44 @@ class Month:
         body = msgspec.json.encode(kept)
         fresh = f"{self.path}.fold.new"
         with suppress(OSError):  # it only saves time
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _SIZE)
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
             with open(fd, "wb") as file:
                 file.write(b"%08x" % zlib.crc32(body) + body)
             os.rename(fresh, f"{self.path}.fold")
 
     def _read(self) -> None:
+        self._read_ahead()
+        if os.fstat(self._fd).st_size == self._offset:
+            return
         for frame in frames.read_frames(self._fd, self._magic, self._offset, self._seq):
             if isinstance(frame, frames.Gap):
                 continue  # the sequence numbers tell how many are lost
             self.fold.lost += frame.seq - self._seq - 1
-            record = decode(frame.body)
-            if record is None:
-                self.fold.unknown += 1
-            else:
-                self.fold.take(record, frame.time_ns)
-            self._offset, self._seq = frame.end, frame.seq
-            self.last_ns = int(frame.time_ns)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            self._take(frame.end, frame.seq, frame.time_ns, frame.body)
+
+    def _read_ahead(self) -> None:
+        """Read what others just added, mostly a record or two; whatever is odd is left to _read."""
+        data = os.pread(self._fd, _AHEAD, self._offset)
+        at, begin = 0, self._offset
+        while len(data) - at >= frames.OVERHEAD:
+            magic, _, _, _, length, seq, time_ns = frames.HEADER.unpack_from(data, at)
+            end = at + frames.OVERHEAD + length
+            if magic != self._magic or seq != self._seq + 1 or end > len(data):
+                return
+            checked = end - frames.TRAILER.size
+            (checksum,) = frames.TRAILER.unpack_from(data, checked)
+            if zlib.crc32(data[at:checked]) != checksum:
+                return
+            self._take(begin + end, seq, time_ns, data[at + frames.HEADER.size : checked])
+            at = end
+
+    def _take(self, end: int, seq: int, time_ns: int, body: bytes) -> None:
+        record = decode(body)
+        if record is None:
+            self.fold.unknown += 1
+        else:
+            self.fold.take(record, time_ns)
+        self._offset, self._seq, self.last_ns = end, seq, time_ns
 
     def _ready(self) -> None:
         """Have the file open for writing, read to its end, and whole."""
@@ -176,9 +198,9 @@ class Month:
             os.rename(self.path, os.path.join(self._folder, aside))
         magic = frames.new_magic()
         fresh = f"{self.path}.new"
-        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _SIZE)
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
         try:
-            os.fchmod(fd, _SIZE)
+            os.fchmod(fd, _MODE)
             _write_all(fd, frames.preamble(magic), 0)
             os.rename(fresh, self.path)  # nobody finds half a preamble
         except OSError:

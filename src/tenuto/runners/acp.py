@@ -24,6 +24,8 @@ from tenuto.runners.acp_session import AcpSession
 from tenuto.runners.acp_wire import inner, objects
 
 PROTOCOL = 1
+_MARK = "TENUTO_EXECUTION"
+"""The variable that tells a process which execution it belongs to."""
 HELLO: dict[str, Any] = {
     "protocolVersion": PROTOCOL,
     "clientCapabilities": {
@@ -96,13 +98,15 @@ class AcpRunner:
         hint = self._hint if request.endpoint is None else metered
         session = AcpSession(self.name, child, request, hint)
         try:
-            await self._greet(session, request, launch)
+            await self._greet(session, request, launch, child.id)
         except BaseException:
             await session.close()
             raise
         return session
 
-    async def _greet(self, session: AcpSession, request: RunRequest, launch: Launch) -> None:
+    async def _greet(
+        self, session: AcpSession, request: RunRequest, launch: Launch, execution: str
+    ) -> None:
         able = {**HELLO["clientCapabilities"], **({"_meta": launch.meta} if launch.meta else {})}
         hello = await session.call("initialize", {**HELLO, "clientCapabilities": able})
         if hello.get("protocolVersion") != PROTOCOL:
@@ -116,7 +120,7 @@ class AcpRunner:
         lifecycle = inner(able, "sessionCapabilities")
         place: dict[str, Any] = {
             "cwd": request.cwd,
-            "mcpServers": [_server(one) for one in request.mcp],
+            "mcpServers": [_server(one, execution) for one in request.mcp],
         }
         system = bool(request.system) and lifecycle.get("systemPrompt") is not None
         if request.session is None:
@@ -180,13 +184,15 @@ class AcpRunner:
         )
 
 
-def _server(server: McpServer) -> dict[str, Any]:
+def _server(server: McpServer, execution: str) -> dict[str, Any]:
     command, *arguments = server.command
+    # an agent may start servers with an empty environment: they must know where they belong
+    env = {**server.env, _MARK: execution}
     return {
         "name": server.name,
         "command": command,
         "args": arguments,
-        "env": [{"name": name, "value": value} for name, value in server.env.items()],
+        "env": [{"name": name, "value": value} for name, value in env.items()],
     }
 
 

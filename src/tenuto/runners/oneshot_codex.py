@@ -66,6 +66,8 @@ def codex_launch(path: str, request: RunRequest, session: str) -> Launch:
         words += ["--dangerously-bypass-approvals-and-sandbox"]
     else:
         settings.append('sandbox_mode="workspace-write"')
+        # else it leaves an empty .git and its like in /tmp, which others take for a repository
+        settings.append("sandbox_workspace_write.exclude_slash_tmp=true")
     if request.model:
         words += ["--model", request.model]
     for setting in settings:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tenuto.core.errors import InvalidInput, RunnerFailed, UnknownName
 from tenuto.core.ports import Runner
 from tenuto.core.runs import Capabilities
+from tenuto.runners.instead import Instead
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "tenuto.runners"
 """The group of entry points by which packages bring runners of their own."""
@@ -27,13 +30,18 @@ def _cli(_program: str, _home: str) -> Runner:
 def _open_code(program: str, _home: str) -> Runner:
     from tenuto.runners.agents_known import open_code
 
-    return open_code(program or "opencode")
+    one_shot = import_module("tenuto.runners.oneshot").OpenCodeOneShot
+    return Instead(open_code(program or "opencode"), one_shot(program or "opencode"))
 
 
 def _codex(program: str, home: str) -> Runner:
     from tenuto.runners.agents_known import codex
 
-    return codex(home, program or "codex-acp")
+    # without the adapter, or with the plain program named: one process a turn
+    return Instead(
+        codex(home, program or "codex-acp"),
+        import_module("tenuto.runners.oneshot").CodexOneShot(program or "codex"),
+    )
 
 
 def _gemini(program: str, home: str) -> Runner:
@@ -91,6 +99,8 @@ def runner(
 
 
 def _points() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # slow, and few have any
+
     return entry_points(group=GROUP)
 
 

@@ -118,6 +118,8 @@ def _nearest(start: str, name: str) -> str:
 def _git_root(start: str) -> str:
     """Return the parent of git's common folder: all worktrees of a repository are one project."""
     root = _nearest(start, ".git")
+    while root and os.path.isdir(f"{root}/.git") and not os.path.lexists(f"{root}/.git/HEAD"):
+        root = _nearest(os.path.dirname(root), ".git") if root != "/" else ""  # of no repository
     if not root:
         return ""
     marker = os.path.join(root, ".git")

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tenuto.core.runs import Endpoint
-from tenuto.testing.models import Call, Model
+from tenuto.testing.models import Call, Model, Say
 
 TOKEN = "token-of-this-task"
 
@@ -77,8 +77,8 @@ class Front:
 def _google(steps: list[Any], given: dict[str, Any]) -> bytes:
     spoken = sum(one.get("role") == "model" for one in given.get("contents", []))
     step = steps[spoken] if spoken < len(steps) else "That is all."
-    if callable(step):
-        step = step(given)
+    if isinstance(step, Say):
+        (step,) = step.parts
     if isinstance(step, Call):
         part: dict[str, Any] = {"functionCall": {"name": step.tool, "args": step.arguments}}
     else:

@@ -13,6 +13,7 @@ from acp_help import end, text_of, told
 from front_help import TOKEN, Front
 from real_help import Real, real_codex, real_gemini, real_open_code
 
+from tenuto.core.budget import Tokens
 from tenuto.core.errors import RunnerFailed
 from tenuto.core.runs import (
     McpServer,
@@ -23,6 +24,7 @@ from tenuto.core.runs import (
     ToolEnded,
     Used,
 )
+from tenuto.testing.models import Say
 from tenuto.testing.nursery import PlainNursery
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
@@ -73,7 +75,8 @@ def answering(session, allow: bool):
 )
 async def test_text_tools_interrupt_and_a_new_process(agent: Real) -> None:
     front = agent.front
-    front.play("Hello there.", agent.shell("echo ran > made.txt; echo shown"), "Done with it.")
+    hello = Say("Hello there.", usage=Tokens(input=1000, output=50))
+    front.play(hello, agent.shell("echo ran > made.txt; echo shown"), "Done with it.")
     session = await agent.open()
     events = await told(session, "say hello")
     assert isinstance(events[0], SessionOpened)

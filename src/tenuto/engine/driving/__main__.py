@@ -11,10 +11,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
+from typing import cast
 
 import msgspec
 
-from tenuto.core.errors import TenutoError
+from tenuto.core.errors import DiskFull, EngineFault, TenutoError
 from tenuto.core.plan import Plan, Step
 from tenuto.core.ports import Nursery
 from tenuto.core.rounds import round_of
@@ -29,15 +31,18 @@ from tenuto.engine.driving.briefs import Briefs
 from tenuto.engine.driving.choosing import Chooser
 from tenuto.engine.driving.drive import Driver
 from tenuto.engine.driving.nursery import ExecutionNursery
-from tenuto.engine.driving.printing import Printer
+from tenuto.engine.driving.printing import Printer, plain
 from tenuto.engine.driving.purse import Purse
+from tenuto.engine.driving.saving import Saver
 from tenuto.engine.driving.stepping import Walker
 from tenuto.engine.driving.teller import Teller
 from tenuto.engine.driving.workplaces import Workplaces
 from tenuto.engine.recover import fold
 from tenuto.engine.settings import Settings, load_settings
 from tenuto.engine.strategies import build_plan, extend, review_verdict
+from tenuto.engine.surroundings import seen_here
 from tenuto.engine.tasks import progress_of, result_document, task_of
+from tenuto.keeper.faults import point
 from tenuto.keeper.procfs import MARK
 from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
@@ -54,6 +59,8 @@ class Given(msgspec.Struct, frozen=True):
 
 def main() -> int:
     """Drive the task of this process's execution."""
+    for stream in (sys.stdout, sys.stderr):  # agents say anything, whatever the user's locale takes
+        cast("TextIOWrapper", stream).reconfigure(encoding="utf-8", errors="replace")
     teller, body = Teller.inherited()
     given = msgspec.json.decode(body, type=Given)
     project = Project(root=given.root, home=given.home)
@@ -71,15 +78,24 @@ async def _drive(teller: Teller, project: Project, execution_id: str) -> int:
         agents, _ = load_agent_settings(project.root, os.environ)
         engine = BlockingEngine(project, settings, FreshLauncher())
         cwd = spec.cwd if spec is not None else os.getcwd()
-        status = await _work(teller, engine, task, settings, agents, cwd)
+        every, keep = settings.checkpoint_every, settings.checkpoint_keep
+        saver = Saver(teller, project.folder(execution_id), execution_id, every, keep)
+        saver.begin()
+        teller.tell(seen_here(cwd))
+        try:
+            status = await _work(teller, engine, task, settings, agents, cwd, saver)
+        finally:
+            await saver.end()
     except TenutoError as error:
         print(f"tenuto: {error.message}", file=sys.stderr)
         if error.hint:
             print(f"  {error.hint}", file=sys.stderr)
-        await teller.outcome("failed", error.code, str(error))
+        again = isinstance(error, (EngineFault, DiskFull))  # not for what was asked: it can go on
+        await teller.outcome("interrupted" if again else "failed", error.code, str(error))
         await teller.close()
         return 1
-    teller.value(result_document(teller.progress))
+    point("driver-done")
+    teller.value(lambda most: result_document(teller.progress, most))
     await _tell_outcome(teller, status)
     await teller.close()
     engine.close()
@@ -96,7 +112,7 @@ async def _tell_outcome(teller: Teller, status: str) -> None:
         return
     failed = [one for one in teller.progress.steps.values() if one.status == "failed"]
     told = [f"{one.step.id}: {one.error}" for one in failed]
-    detail = "; ".join(told or teller.progress.warnings)
+    detail = plain("; ".join(told or teller.progress.warnings))
     kind = failed[0].kind if failed and failed[0].kind else "failed"
     await teller.outcome("failed", "partial" if status == "partial" else kind, detail[:4096])
 
@@ -108,6 +124,7 @@ async def _work(
     settings: Settings,
     agents: AgentSettings,
     cwd: str,
+    saver: Saver,
 ) -> str:
     from tenuto.runners.registry import runner
 
@@ -164,6 +181,8 @@ async def _work(
     def heard(message: dict[str, object]) -> None:
         if message.get("type") == "decide":
             desk.decide(message)
+        elif message.get("type") == "checkpoint":
+            saver.checkpoint(str(message.get("key", "")))
         else:
             purse.heard(message)
 
@@ -172,6 +191,7 @@ async def _work(
 
     def stop(hard: bool) -> None:
         driver.stop()
+        desk.stop()
         task = asyncio.create_task(walker.close() if hard else walker.stop())
         stops.add(task)
 

@@ -12,10 +12,20 @@ from collections.abc import Awaitable, Callable
 from tenuto.core.errors import TenutoError
 from tenuto.core.plan import Plan, Step
 from tenuto.core.progress import Progress
-from tenuto.core.task_events import PlanExtended, Planned, StepFinished, TaskFinished, Warned
-from tenuto.engine.driving.asking import Desk
+from tenuto.core.task_events import (
+    PlanExtended,
+    Planned,
+    StepFinished,
+    StepStatus,
+    TaskFinished,
+    Warned,
+)
+from tenuto.engine.driving.asking import Desk, Withdrawn
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.teller import Teller
+from tenuto.keeper.faults import point
+
+_OUTPUT_MOST = 2 * 1024 * 1024
 
 Planner = Callable[[], tuple[str, Plan, str]]
 """Returns the strategy's name, its plan, and why that one."""
@@ -44,7 +54,8 @@ class Driver:
         self._planner = planner
         self._extend = extend
         self._finish = finish
-        self._running: dict[str, asyncio.Task[StepFinished]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._unsafe: set[str] = set()
         self.stopping = False
 
     @property
@@ -56,10 +67,13 @@ class Driver:
         """Drive until nothing is left to do, or until it is stopped; return the task's status."""
         if self.progress.plan is None:
             strategy, plan, reason = self._planner()
+            point("driver-planning")
             await self._teller.safe(Planned(strategy=strategy, plan=plan, reason=reason))
+            point("driver-planned")
         plan = self.progress.plan
         assert plan is not None
         self._desk.void_old()
+        await self._mend()
         self._printer.several = len(plan.steps) > 1
         most = plan.concurrency or concurrency
         await self._take_up()
@@ -72,7 +86,7 @@ class Driver:
                 self._running.values(), return_when=asyncio.FIRST_COMPLETED
             )
             for task in done:
-                await self._ended(task.result())
+                task.result()
         stopped = self.stopping and not self.progress.done
         for problem in await self._finish() if not stopped else ():
             self._printer.note(f"warning: {problem}")
@@ -85,44 +99,79 @@ class Driver:
         for step in self.progress.ready():
             if len(self._running) >= most:
                 return
-            if step.id not in self._running:
-                self._running[step.id] = asyncio.create_task(self._guarded(walk, step))
+            if step.id not in self._running and self._unsafe.isdisjoint(step.depends_on):
+                self._run(step, self._guarded(walk, step))
+
+    def _run(self, step: Step, walked: Awaitable[StepFinished]) -> None:
+        """Take a step to its end and to the tape, beside the others: what ends at once syncs at once."""
+
+        async def whole() -> None:
+            try:
+                await self._ended(await walked)
+            finally:
+                del self._running[step.id]
+
+        self._running[step.id] = asyncio.create_task(whole())
 
     async def _guarded(self, walk: Walk, step: Step) -> StepFinished:
         """Run a step; whatever goes wrong in it is its own failure, not the end of the others."""
         try:
             return await walk(step)
+        except Withdrawn:
+            return self._cut_short(step, "the task was stopped before somebody decided")
         except TenutoError as error:
             kind = str(getattr(error, "kind", error.code))
-            return StepFinished(step=step.id, status="failed", error=str(error), kind=kind)
+            return self._cut_short(step, str(error), kind, "failed")
         except Exception as error:
             text = f"a defect in the driver: {type(error).__name__}: {error}"
-            return StepFinished(step=step.id, status="failed", error=text, kind="engine_fault")
+            return self._cut_short(step, text, "engine_fault", "failed")
+
+    def _cut_short(
+        self, step: Step, error: str, kind: str = "", status: StepStatus = "interrupted"
+    ) -> StepFinished:
+        """Return the end of a step that says nothing itself, with all that is known of it."""
+        one = self.progress.steps[step.id]
+        return StepFinished(
+            step=step.id, status=status, attempt=one.attempt, error=error, kind=kind,
+            session=one.session, runtime=one.runtime, role=one.role, model=one.model,
+            tokens=one.tokens, cost=one.cost, unmetered=one.unmetered,
+        )  # fmt: skip
 
     async def _ended(self, finished: StepFinished) -> None:
-        """Record the end of a step together with what follows from it."""
-        plan = self.progress.plan
-        assert plan is not None
-        events: list[StepFinished | PlanExtended | Warned] = [finished]
+        """Record the end of a step with what follows from it; nothing builds on it before it is safe."""
         step = self.progress.steps[finished.step].step
-        if finished.status == "completed" and step.reviews is not None:
-            more, remark = self._extend(plan, step, finished.output)
-            if more:
-                events.append(PlanExtended(steps=more, because=f"{step.id} sent it back"))
-            if remark is not None:
-                self._printer.note(f"warning: {remark.text}")
-                events.append(remark)
-        elif finished.status == "failed":
-            events += [
-                StepFinished(
-                    step=name,
-                    status="skipped_dependency_failed",
-                    error=f"{finished.step} failed",
-                )
-                for name in self.progress.doomed(finished.step)
-            ]
+        events = (finished, *self._following(step, finished.status, finished.output))
+        self._unsafe.add(finished.step)
+        point("driver-step-ended")
         await self._teller.safe(*events)
-        del self._running[finished.step]
+        point("driver-step-safe")
+        self._unsafe.discard(finished.step)
+
+    def _following(
+        self, step: Step, status: StepStatus, output: str
+    ) -> list[StepFinished | PlanExtended | Warned]:
+        """Return what follows from the end of a step: another round, or that others are skipped."""
+        assert self.progress.plan is not None
+        if status == "completed" and step.reviews is not None:
+            more, remark = self._extend(self.progress.plan, step, output)
+            if remark is not None and remark.text not in self.progress.warnings:
+                self._printer.note(f"warning: {remark.text}")
+                return [remark]
+            return [PlanExtended(steps=more, because=f"{step.id} sent it back")] if more else []
+        if status != "failed":
+            return []
+        why = f"{step.id} failed"
+        return [
+            StepFinished(step=name, status="skipped_dependency_failed", error=why)
+            for name in self.progress.doomed(step.id)
+        ]
+
+    async def _mend(self) -> None:
+        """Record what follows from ends on the tape, where it was cut off right behind them."""
+        for one in list(self.progress.steps.values()):
+            again = self.progress.is_reviewed_again(one.step.id)
+            for event in [] if again else self._following(one.step, one.status, one.output):
+                await self._teller.safe(event)
 
     async def _take_up(self) -> None:
         """Deal with the steps that were under way when this task last stopped, as each one says."""
@@ -130,18 +179,16 @@ class Driver:
             fate = one.step.in_flight
             if fate == "ask":
                 text = f"step {one.step.id} was cut short, part of it may be done: run it again?"
-                decided = await self._desk.ask("step", text, one.step.id)
+                try:
+                    decided = await self._desk.ask("step", text, one.step.id)
+                except Withdrawn:  # whoever takes the task up again is asked again
+                    return
                 fate = "retry" if decided.allow else "skip"
             if fate == "retry":
-                self._teller.tell(
-                    StepFinished(
-                        step=one.step.id, status="interrupted", attempt=one.attempt,
-                        error="it was cut short", kind="unknown", session=one.session,
-                        runtime=one.runtime, role=one.role, model=one.model, tokens=one.tokens,
-                    )
-                )  # fmt: skip
+                self._teller.tell(self._cut_short(one.step, "it was cut short", "unknown"))
             else:
-                self._running[one.step.id] = asyncio.create_task(_skipped(one.step))
+                text = "it was cut short, and is not to be run again"
+                self._run(one.step, _known(self._cut_short(one.step, text, "unknown", "failed")))
 
     def stop(self) -> None:
         """Start nothing more."""
@@ -158,9 +205,8 @@ class Driver:
         )
 
 
-async def _skipped(step: Step) -> StepFinished:
-    text = "it was cut short, and is not to be run again"
-    return StepFinished(step=step.id, status="failed", error=text, kind="unknown")
+async def _known(end: StepFinished) -> StepFinished:
+    return end
 
 
 def aggregated(progress: Progress) -> str:
@@ -168,6 +214,9 @@ def aggregated(progress: Progress) -> str:
     done = [one for one in progress.in_order() if one.status == "completed"]
     if len(progress.steps) == 1:
         return done[0].output if done else ""
-    return "\n\n".join(
+    whole = "\n\n".join(
         f"=== {one.step.id}{f' ({one.role})' if one.role else ''} ===\n{one.output}" for one in done
     )
+    if len(whole) <= _OUTPUT_MOST:
+        return whole
+    return f"{whole[:_OUTPUT_MOST]}\n\n(cut here: the steps' own outputs are complete)"

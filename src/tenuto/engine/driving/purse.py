@@ -11,24 +11,28 @@ import asyncio
 import os
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tenuto.core.budget import Admission, BudgetLimits, Grant, Tokens
 from tenuto.core.errors import BudgetReached
 from tenuto.core.plan import Step
+from tenuto.core.progress import StepProgress
 from tenuto.core.runs import Endpoint, Used
 from tenuto.core.task_events import Warned
 from tenuto.core.tasks import TaskSpec
-from tenuto.engine import budgets, gateways
+from tenuto.engine import budgets
 from tenuto.engine.agent_settings import AgentSettings
 from tenuto.engine.blocking import BlockingEngine
-from tenuto.engine.driving.asking import Desk
+from tenuto.engine.driving.asking import Desk, Withdrawn
 from tenuto.engine.driving.choosing import Chosen
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.teller import Teller
 from tenuto.metering.ledger import Ledger
+
+if TYPE_CHECKING:
+    from tenuto.engine.gateways import GatewayInfo
 
 _ADDRESSES = {
     "anthropic": "ANTHROPIC_BASE_URL",
@@ -59,13 +63,15 @@ class Purse:
         self._ledger = Ledger(engine.project.home)
         self._prices = budgets.prices_of(agents)
         self._environ = _with_addresses(os.environ, agents)
-        self._gateway: gateways.GatewayInfo | None = None
+        self._gateway: GatewayInfo | None = None
         self._starting = asyncio.Lock()
         self._deciding = asyncio.Lock()
         self._unmetered: set[str] = set()
         self._asking: set[asyncio.Task[None]] = set()
+        self._limits = budgets.LimitsInForce(engine.project, os.environ)
         hard = self._limits().hard if task.hard is None else task.hard
         before = self._ledger.granted(execution)
+        self._bounded = task.max_cost is not None or task.max_tokens is not None
         self._ledger.grant(
             Grant(
                 execution,
@@ -76,9 +82,6 @@ class Purse:
                 approved=before.approved if before is not None else None,
             )
         )
-
-    def _limits(self) -> BudgetLimits:
-        return budgets.limits_of(self._engine.project, self._engine.settings)
 
     # Before a step
 
@@ -91,6 +94,8 @@ class Purse:
                     whole, step=step.id, max_cost=step.max_cost, max_tokens=step.max_tokens
                 )
             )
+        elif not self._bounded and _boundless(self._limits()):
+            return
         async with self._deciding:  # steps that wait for the same answer ask once
             while True:
                 found = budgets.decide(self._ledger, self._limits(), self._execution, step.id)
@@ -107,6 +112,7 @@ class Purse:
         """Ask whether to go on past a bound; raise BudgetReached if not."""
         decided = await self._desk.ask("budget", f"{text}: go on?", step)
         if not decided.allow:
+            self._bounded = True
             budgets.deny(self._ledger, self._execution)
             raise BudgetReached(f"{text}, and it was denied to go on", "run it with a higher limit")
         budgets.approve(self._ledger, self._execution)
@@ -123,6 +129,8 @@ class Purse:
         if not chosen.runner.capabilities.metered or why:
             self._unmetered.add(step.id)
             return None
+        from tenuto.engine import gateways  # not every task needs one
+
         async with self._starting:
             if self._gateway is None or not await self._answers(self._gateway):
                 self._gateway = await asyncio.to_thread(
@@ -130,7 +138,9 @@ class Purse:
                 )
         return gateways.endpoint(self._gateway, self._execution, step.id)
 
-    async def _answers(self, info: gateways.GatewayInfo) -> bool:
+    async def _answers(self, info: GatewayInfo) -> bool:
+        from tenuto.engine import gateways
+
         return await asyncio.to_thread(gateways.answers, self._engine.project, info)
 
     def used(self, step: str, event: Used) -> str:
@@ -142,11 +152,15 @@ class Purse:
         self._ledger.record(self._execution, step, event.model, tokens, cost)
         found = self._ledger.judge(self._execution, step, self._limits())
         if found.verdict == "warn" and found.news:
+            self._ledger.warned(self._execution, found.crossings)
             self._warn(step, _told(found))
         return _told(found) if found.verdict == "stop" else ""
 
-    async def spent(self, step: str) -> tuple[Tokens, Decimal | None, bool]:
-        """Return the step's tokens and cost, and whether that is only what the runtime told."""
+    def spent(self, one: StepProgress) -> tuple[Tokens, Decimal | None, bool]:
+        """Return a step's tokens and cost, and whether that is only what the runtime told."""
+        step = one.step.id
+        if step in self._unmetered and one.attempt <= 1 and not one.tokens.total:
+            return Tokens(), None, True  # nothing was told, nothing is in the ledger
         spend = self._ledger.spend(self._execution, step)
         known = spend.requests > spend.unpriced
         return spend.tokens, spend.cost if known else None, step in self._unmetered
@@ -170,9 +184,13 @@ class Purse:
             if found.verdict == "ask":
                 try:
                     await self._ask(step, text)
+                except Withdrawn:
+                    return
                 except BudgetReached as error:
                     self._printer.note(f"[{step}] {error.message}")
         if self._gateway is not None:
+            from tenuto.engine import gateways
+
             await asyncio.to_thread(gateways.wake, self._gateway)
 
     def close(self) -> None:
@@ -181,6 +199,10 @@ class Purse:
             task.cancel()
         self._ledger.sync()
         self._ledger.close()
+
+
+def _boundless(limits: BudgetLimits) -> bool:
+    return limits.daily is None and limits.monthly is None and limits.task is None
 
 
 def _told(found: Admission) -> str:

@@ -39,15 +39,18 @@ from tenuto.core.task_events import (
     StepUsed,
 )
 from tenuto.core.tasks import PermissionPolicy, TaskSpec
-from tenuto.engine.driving.asking import Desk, by_policy
+from tenuto.engine.driving.asking import Desk, Withdrawn, by_policy
 from tenuto.engine.driving.choosing import Chooser, Chosen
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.purse import Purse
 from tenuto.engine.driving.teller import Teller
 from tenuto.engine.driving.workplaces import Workplaces
+from tenuto.keeper.faults import point
 
 _OUTPUT_MOST = 2 * 1024 * 1024
 _TOLD_MOST = 8 * 1024
+_SAID_MOST = 4000
+_ERROR_MOST = 16 * 1024
 
 
 class Brief(msgspec.Struct, frozen=True):
@@ -114,7 +117,7 @@ class Walker:
         began = time.monotonic()
         one = self._teller.progress.steps[step.id]
         await self._purse.before(step)
-        cwd = await asyncio.to_thread(self._places.place, step)
+        cwd = await self._places.place(step)
         brief = self._brief(step, cwd)
         chosen = await self._chooser.choose(step.runtime or self._task.runtime)
         if step.runtime not in (None, chosen.runner.name):
@@ -131,6 +134,7 @@ class Walker:
                     model=model, reason=f"runtime: {chosen.reason}; {brief.reason}", cwd=brief.cwd,
                 )
             )  # fmt: skip
+            point("driver-step-started")
             tries = await self._attempt(step, one, chosen, brief, model, text)
             end = tries.finished
             if end.ok or end.interrupted or self._stopping.is_set():
@@ -190,10 +194,11 @@ class Walker:
     ) -> StepFinished:
         self._printer.end(step.id)
         branch = await self._places.ended(step.id)
-        tokens, cost, unmetered = await self._purse.spent(step.id)
-        stopped = end.interrupted or (self._stopping.is_set() and not end.ok)
+        tokens, cost, unmetered = self._purse.spent(one)
+        stopped = self._stopping.is_set() and not end.ok
         status = "completed" if end.ok else "interrupted" if stopped else "failed"
         error = "" if end.ok else end.message or ("interrupted" if stopped else "it failed")
+        error = error[:_ERROR_MOST]
         return StepFinished(
             step=step.id, status=status, attempt=attempt, output=end.text[:_OUTPUT_MOST],
             error=error, kind=end.kind or "", runtime=chosen.runner.name, role=brief.role,
@@ -222,7 +227,7 @@ class Walker:
             await self._listen(step, one, session, _opening(chosen, brief, text, resumed), tries)
         finally:
             self._active.pop(step.id, None)
-            if tries.finished.ok and self._is_continued(step):
+            if tries.finished.ok and self._teller.progress.is_continued(step.id):
                 self._kept[step.id] = (chosen.runner.name, session)
             else:
                 await session.close()
@@ -243,7 +248,7 @@ class Walker:
                 if isinstance(event, Finished):
                     tries.finished = event
                 elif isinstance(event, PermissionAsked):
-                    task = asyncio.create_task(self._permit(step, session, event))
+                    task = asyncio.create_task(self._permit(step, session, event, one.cwd))
                     asking.add(task)
                     task.add_done_callback(asking.discard)
                 else:
@@ -255,16 +260,16 @@ class Walker:
             for task in asking:
                 task.cancel()
 
-    def _is_continued(self, step: Step) -> bool:
-        steps = self._teller.progress.steps.values()
-        return any(one.step.continues == step.id and one.open for one in steps)
-
     async def _open(
         self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str
     ) -> tuple[AgentSession, bool]:
         """Return the session to speak in, and whether it is one that goes on."""
         before = self._kept.pop(step.continues, None) if step.continues else None
         if before is not None and before[0] == chosen.runner.name:
+            known = self._teller.progress.steps[str(step.continues)]
+            self._teller.tell(
+                StepSession(step=step.id, session=known.session, execution=known.execution)
+            )
             return before[1], True
         if before is not None:
             await before[1].close()
@@ -301,7 +306,7 @@ class Walker:
             case Said(text=text, thought=thought):
                 if not thought:
                     self._printer.say(step.id, text)
-                    tries.said = (tries.said + text)[-_OUTPUT_MOST:]
+                    tries.said = (tries.said + text)[-_SAID_MOST:]
             case SessionOpened(session=session, version=version):
                 self._teller.tell(
                     StepSession(
@@ -328,14 +333,19 @@ class Walker:
             }
         self._teller.tell(StepSaid(step=step.id, what=what))
 
-    async def _permit(self, step: Step, session: AgentSession, asked: PermissionAsked) -> None:
+    async def _permit(
+        self, step: Step, session: AgentSession, asked: PermissionAsked, cwd: str
+    ) -> None:
         """Answer a request for permission, by rule or by whoever is asked."""
         self._note(step, asked)
-        decided = by_policy(self._policy, asked.tool, asked.detail)
+        decided = by_policy(self._policy, asked.tool, asked.kind, asked.input, cwd)
         if decided is None:
             shown = {"tool": asked.tool, "input": asked.input}
             text = f"{step.id} wants to use {asked.tool}"
-            decided = await self._desk.ask("permission", text, step.id, shown)
+            try:
+                decided = await self._desk.ask("permission", text, step.id, shown)
+            except Withdrawn:  # its turn is being stopped, too
+                return
         else:
             self._note_rule(step, asked, decided)
         await session.answer(asked.id, decided.allow, decided.why)
@@ -379,7 +389,7 @@ def _handed_on(text: str, tries: Tries) -> str:
     return (
         f"{text}\n\n# Handoff\n\nAnother agent began this task, used {tries.tools} tools and stopped."
         " Files may have been changed already: look before you go on. The last it said was:\n\n"
-        f"{tries.said[-4000:]}"
+        f"{tries.said}"
     )
 
 

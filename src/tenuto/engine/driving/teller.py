@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from tenuto.core.progress import Progress
 from tenuto.core.task_events import TaskEvent
 
 _MOST = 64 * 1024 * 1024
+_LINE_MOST = 16 * 1024 * 1024  # a keeper takes no longer ones
+_VALUE_TEXT = 1024 * 1024
 
 
 class Teller:
@@ -27,6 +30,7 @@ class Teller:
         self._sock = sock
         self.progress = progress
         self.heard: Callable[[dict[str, Any]], None] = lambda _: None
+        self.told: Callable[[int], None] = lambda _: None
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._number = 0
         self._writer: asyncio.StreamWriter | None = None
@@ -60,29 +64,38 @@ class Teller:
             else:
                 self.heard(message)
         for waiting in self._waiting.values():  # the keeper is gone, and we go with it
-            waiting.cancel()
+            if not waiting.done():
+                waiting.set_exception(EngineFault("the task's keeper closed its line"))
 
     def _send(self, message: dict[str, Any]) -> None:
+        self._write(msgspec.json.encode(message))
+
+    def _write(self, line: bytes) -> None:
         assert self._writer is not None
-        self._writer.write(msgspec.json.encode(message) + b"\n")
+        if len(line) > _LINE_MOST:  # it would close the line, and end the task without a word
+            raise EngineFault(
+                f"{len(line)} bytes for one record, {_LINE_MOST} are the most", "split the plan"
+            )
+        self._writer.write(line + b"\n")
 
     def tell(self, *events: TaskEvent) -> None:
         """Put events on the tape; safe against the end of this process, not of the machine."""
-        self._fold(events)
         self._send({"type": "tell", "events": events})
+        self._fold(events)  # after: what cannot be told did not happen
 
     async def safe(self, *events: TaskEvent) -> None:
         """Put events on the tape and return once they are on disk: a checkpoint."""
-        self._fold(events)
         self._number += 1
+        self._send({"type": "tell", "events": events, "n": self._number})
+        self._fold(events)
         waiting = asyncio.get_running_loop().create_future()
         self._waiting[self._number] = waiting
-        self._send({"type": "tell", "events": events, "n": self._number})
         await waiting
 
     def _fold(self, events: tuple[Event, ...]) -> None:
         for event in events:
             self.progress.apply(event)  # pyright: ignore[reportArgumentType]
+        self.told(len(events))
 
     def wait_for(self, on: str, detail: str) -> None:
         """Say that the task waits for somebody."""
@@ -92,9 +105,12 @@ class Teller:
         """Say that it waits no more."""
         self._send({"type": "continuing"})
 
-    def value(self, value: object) -> None:
-        """Say what came of it all."""
-        self._send({"type": "value", "json": value})
+    def value(self, document: Callable[[int | None], object]) -> None:
+        """Say what came of it all: a document, or its outputs cut to so many characters together."""
+        line = msgspec.json.encode({"type": "value", "json": document(None)})
+        if len(line) > _LINE_MOST:
+            line = msgspec.json.encode({"type": "value", "json": document(_VALUE_TEXT)})
+        self._write(line)
 
     async def outcome(self, state: str, reason: str = "", detail: str = "") -> None:
         """Say how it ends, before this process does."""
@@ -105,8 +121,9 @@ class Teller:
     async def close(self) -> None:
         """Let everything go out, and stop."""
         if self._writer is not None:
-            await self._writer.drain()
             self._writer.close()
+            with suppress(OSError):  # the keeper is gone
+                await self._writer.wait_closed()  # draining alone leaves the end in our memory
         if self._reading is not None:
             self._reading.cancel()
 

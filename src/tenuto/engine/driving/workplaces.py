@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tenuto.core.errors import TenutoError
 from tenuto.core.plan import Step
 from tenuto.core.progress import Progress
 from tenuto.core.tasks import TaskSpec
 from tenuto.engine.driving.printing import Printer
-from tenuto.engine.worktrees import Worktree, Worktrees
+
+if TYPE_CHECKING:
+    from tenuto.engine.worktrees import Worktree, Worktrees
 
 
 class Workplaces:
@@ -35,6 +38,8 @@ class Workplaces:
         self._made: dict[str, Worktree] = {}
         self._trees: Worktrees | None = None
         if self._mode is not None:
+            from tenuto.engine.worktrees import Worktrees
+
             base = os.path.join(home, "worktrees", execution)
             self._trees = Worktrees(cwd, base, execution, environ)
             left_out = self._trees.uncommitted() if progress.plan is None else []
@@ -42,12 +47,12 @@ class Workplaces:
                 shown = ", ".join(left_out[:5]) + (", …" if len(left_out) > 5 else "")
                 printer.note(f"changes that are not committed are in no worktree: {shown}")
 
-    def place(self, step: Step) -> str:
-        """Return the folder for a step; this may run git."""
+    async def place(self, step: Step) -> str:
+        """Return the folder for a step; a worktree is made in a thread, since it takes git."""
         if self._trees is None:
             return self._cwd
         after = [name for name in step.depends_on if self._progress.steps[name].branch]
-        tree = self._trees.add(step.id, after)
+        tree = await asyncio.to_thread(self._trees.add, step.id, after)
         self._made[step.id] = tree
         return tree.cwd
 
