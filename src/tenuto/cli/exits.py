@@ -8,8 +8,10 @@ from tenuto.core.errors import (
     DiskFull,
     EngineFault,
     InvalidInput,
+    InvalidPlan,
     KeeperUnreachable,
     TenutoError,
+    UnknownName,
 )
 from tenuto.core.states import State
 
@@ -27,7 +29,7 @@ PIPE_CLOSED = 141
 
 def of_error(error: TenutoError) -> int:
     """Return the exit code for an error of ours."""
-    if isinstance(error, InvalidInput):
+    if isinstance(error, (InvalidInput, InvalidPlan, UnknownName)):
         return USAGE
     if isinstance(error, (EngineFault, KeeperUnreachable, DiskFull)):
         return FAULT
