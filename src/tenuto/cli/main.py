@@ -35,7 +35,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "wait": ("wait", "wait for executions to end, or for a text in their output"),
     "kill": ("ending", "end executions with all their processes"),
     "interrupt": ("ending", "ask an execution to stop, then insist"),
-    "resume": ("run", "run an interrupted or lost execution again"),
+    "resume": ("run", "run an interrupted or lost execution again; a task goes on"),
     "show": ("show", "everything known about an execution"),
     "history": ("history", "past executions, or the transitions of one"),
     "export": ("show", "an execution with its events and output as NDJSON"),

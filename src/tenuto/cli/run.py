@@ -81,7 +81,11 @@ def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
 def resume_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `tenuto resume`."""
     add_id(parser)
-    parser.add_argument("--force", action="store_true", help="yes, run it again from its beginning")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="yes, run it again from its beginning (no task needs it)",
+    )
     _staying(parser)
 
 
@@ -110,9 +114,18 @@ def resume(args: argparse.Namespace, console: Console) -> int:
     with closing(BlockingEngine.open_here(args.launcher)) as engine:
         last = [chunk.seq for chunk in engine.logs(engine.resolve(args.id), tail=1)]
         with follow.uninterrupted() as interruption:
-            stay = Stay(engine, console, *engine.resume(args.id, args.force), max(last, default=-1))
+            started = engine.resume(args.id, args.force)
+            stay = _stay_of(engine, started[0])(engine, console, *started, max(last, default=-1))
         args.interactive = args.pty = False
         return stay.until_the_end(args, interruption)
+
+
+def _stay_of(engine: BlockingEngine, execution_id: str) -> type[Stay]:
+    if engine.show(execution_id).kind != "task":
+        return Stay
+    from tenuto.cli.task import TaskStay
+
+    return TaskStay
 
 
 def _work(engine: BlockingEngine, args: argparse.Namespace) -> Work:
