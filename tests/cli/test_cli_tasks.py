@@ -24,7 +24,6 @@ def test_a_question_says_what_exactly_would_be_done(echo: CommandLine) -> None:
     shown = echo("show").stdout
     assert '  asks #1: task wants to use Bash\n    {"tool":"Bash","input":' in shown
     assert echo("deny", "-q").stderr == ""
-    assert echo("logs", "-f").returncode in (0, 1)
 
 
 def test_the_only_running_one_is_the_task_not_what_serves_it(echo: CommandLine) -> None:
