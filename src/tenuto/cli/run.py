@@ -115,9 +115,17 @@ def resume(args: argparse.Namespace, console: Console) -> int:
         after = max(last, default=-1) if args.from_seq is None else -1
         with follow.uninterrupted() as interruption:
             resumed = engine.resume(args.id, args.force, args.from_seq)
-            stay = Stay(engine, console, *resumed, after)
+            stay = _stay_of(engine, resumed[0])(engine, console, *resumed, after)
         args.interactive = args.pty = False
         return stay.until_the_end(args, interruption)
+
+
+def _stay_of(engine: BlockingEngine, execution_id: str) -> type[Stay]:
+    if engine.show(execution_id).kind != "task":
+        return Stay
+    from tenuto.cli.task import TaskStay
+
+    return TaskStay
 
 
 def _work(engine: BlockingEngine, args: argparse.Namespace) -> Work:

@@ -58,11 +58,12 @@ def show(args: argparse.Namespace, console: Console) -> int:
             return 0
         lines = pairs(_facts(snapshot, execution, engine, console))
         if progress is not None:
-            from tenuto.cli.task import summary
+            from tenuto.cli.task import questions, summary
 
             lines += [f"steps ({progress.strategy}: {one_line(progress.reason)})"]
             lines += [f"  {line}" for line in summary(progress)]
-            lines += [f"  asks #{n}: {one_line(one.text)}" for n, one in progress.asked.items()]
+            if not snapshot.done:
+                lines += [f"  {line}" for line in questions(progress)]
         lines += _transitions(execution, console) + _code(execution.spec)
         console.out(redactor.text("\n".join(lines)))
     return 0

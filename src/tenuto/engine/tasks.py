@@ -292,6 +292,7 @@ def result_document(progress: Progress, most: int | None = None) -> dict[str, An
         "asks": [
             {"n": n, "about": one.about, "text": one.text, "step": one.step, "detail": one.detail}
             for n, one in progress.asked.items()
+            if finished is None  # nobody can answer what an ended task asked
         ],
     }
 

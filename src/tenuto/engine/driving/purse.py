@@ -101,7 +101,7 @@ class Purse:
                 found = budgets.decide(self._ledger, self._limits(), self._execution, step.id)
                 text = _told(found)
                 if found.verdict == "stop":
-                    raise BudgetReached(text, "raise the limit: tenuto budget --set, or --max-cost")
+                    raise BudgetReached(text, _way_out(found))
                 if found.verdict == "warn" and found.news:
                     self._warn(step.id, text)
                 if found.admitted:
@@ -203,6 +203,14 @@ class Purse:
 
 def _boundless(limits: BudgetLimits) -> bool:
     return limits.daily is None and limits.monthly is None and limits.task is None
+
+
+def _way_out(found: Admission) -> str:
+    """Return what would let it go on."""
+    windows = [one.scope for one in found.crossings if one.scope in ("daily", "monthly")]
+    if not windows:
+        return "start it again with a higher limit"
+    return "raise it: tenuto budget --set " + " ".join(f"{one}=AMOUNT" for one in windows)
 
 
 def _told(found: Admission) -> str:
