@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from npm_help import QUICK, SLOW
 from world import Runtime
 
 from tenuto.testing.models import Call
 
 PROGRAMS = {
-    "claude-code": ("quick", "@anthropic-ai/claude-code-linux-*/claude"),
-    "codex": ("quick", ".bin/codex-acp"),
-    "open-code": ("slow", "opencode-linux-*/bin/opencode"),
-    "gemini": ("slow", ".bin/gemini"),
+    "claude-code": (QUICK, "@anthropic-ai/claude-code-linux-*/claude"),
+    "codex": (QUICK, ".bin/codex-acp"),
+    "open-code": (SLOW, "opencode-linux-*/bin/opencode"),
+    "gemini": (SLOW, ".bin/gemini"),
 }
 FULL = ("open-code", "gemini")
 MAIN = ("claude-code", "codex", "cli-anthropic")

@@ -1,4 +1,4 @@
-"""Budgets with real runtimes: a hard cap admits nothing, a soft one asks, a day's limit holds for all."""
+"""Budgets with real runtimes: a hard cap admits nothing, a soft one asks, a day's holds for all."""
 
 from __future__ import annotations
 

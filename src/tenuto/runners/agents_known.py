@@ -4,8 +4,8 @@ Without an endpoint an agent runs as its user has it: own login, own settings, o
 it is pointed at the gateway. Codex and Gemini then get a configuration home of their own, below the
 `home` that the runner was made with: `<home>/codex/…`, one for each session, and `<home>/gemini`. It
 holds their sessions too, so a session can be taken up only by a runner with the same `home`: give it
-a folder that lives as long as the task. OpenCode takes its configuration from the environment, and keeps its sessions where it
-always does.
+a folder that lives as long as the task. OpenCode takes its configuration from the environment, and
+keeps its sessions where it always does.
 """
 
 from __future__ import annotations
