@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from engine_help import assert_nothing_left
 from npm_help import program
-from runtimes import FULL, MAIN, PROGRAMS, RUNTIMES
+from runtimes import ALL, MAIN, PROGRAMS, RUNTIMES
 from world import Runtime, World
 
 from tenuto.engine.gateways import TITLE as GATEWAY
@@ -16,12 +16,14 @@ from tenuto.testing.models import Model
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test with each runtime; only those that it names, or the main ones, on every push."""
+    """Run a test with each runtime: with those that it names on every push, else in the slow lane."""
     if "runtime" not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("runtimes")
-    names = marker.args if marker is not None else (*MAIN, *FULL)
-    cases = [pytest.param(name, marks=[pytest.mark.full] if name in FULL else []) for name in names]
+    quick = marker.args if marker is not None else MAIN
+    rest = [name for name in RUNTIMES if name not in quick]
+    cases = [pytest.param(name) for name in quick]
+    cases += [pytest.param(name, marks=pytest.mark.full) for name in rest if name in ALL]
     metafunc.parametrize("runtime", cases, indirect=True)
 
 

@@ -13,9 +13,10 @@ PROGRAMS = {
     "open-code": (SLOW, "opencode-linux-*/bin/opencode"),
     "gemini": (SLOW, ".bin/gemini"),
 }
-FULL = ("open-code", "gemini")
 MAIN = ("claude-code", "codex", "cli-anthropic")
-"""One of each kind that is tested on every push."""
+"""Tested on every push, unless a test says otherwise."""
+ALL = (*MAIN, "open-code", "gemini")
+"""Tested in the slow lane; the others are kinds of our own loop, which need it once only."""
 
 
 def _patch(path: str, text: str) -> str:

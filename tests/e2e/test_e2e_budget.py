@@ -33,6 +33,7 @@ def test_a_hard_cap_ends_the_task_before_the_next_request(
 
 
 @pytest.mark.promise("B2", "B3", "U1")
+@pytest.mark.runtimes("claude-code", "codex")
 @pytest.mark.parametrize("allowed", [True, False], ids=["approved", "denied"])
 def test_a_soft_cap_holds_the_request_until_somebody_decides(
     world: World, model: Model, runtime: Runtime, allowed: bool

@@ -67,6 +67,7 @@ def test_every_failure_is_told_and_counted(alone: World, runtime: Runtime) -> No
 
 
 @pytest.mark.promise("R1", "X4", "D3")
+@pytest.mark.runtimes("claude-code", "codex")
 def test_silence_lasts_until_it_is_interrupted(
     world: World, model: Model, runtime: Runtime
 ) -> None:
