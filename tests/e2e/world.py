@@ -59,8 +59,8 @@ class Runtime(msgspec.Struct, frozen=True):
     """Makes a file with a tool that it asks for first."""
     keeps_cut: bool = True
     """Its session keeps what was said before an interrupt."""
-    acknowledged: float = 0.1
-    """Seconds in which an interrupt is answered."""
+    endless: tuple[str, ...] = ()
+    """Errors after which it asks again by itself for ever: only an interrupt ends that."""
     opens: tuple[Any, ...] = ()
     """What its model has to do before it can call tools of ours."""
 
