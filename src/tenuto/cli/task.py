@@ -65,6 +65,8 @@ def task_arguments(parser: argparse.ArgumentParser) -> None:
     text = "hand over after so long (default: the setting `wait`, 30s)"
     add("--wait", metavar="T", type=parse_duration, help=text)
     add("-d", "--detach", action="store_true", help="do not wait; print the id")
+    text = "auto: taken up again by itself after a crash of the machine"
+    add("--resume", metavar="HOW", choices=("auto",), help=text)
 
 
 def _bounds(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +104,7 @@ def task(args: argparse.Namespace, console: Console) -> int:
             context=args.context, change=args.change, task_id=args.task_id,
             concurrency=args.concurrency, worktree=args.worktree, max_cost=args.max_cost,
             max_tokens=args.max_tokens, hard=args.hard, permissions=args.permissions,
-            bypass=args.bypass, chain=_chain(args.chain),
+            bypass=args.bypass, chain=_chain(args.chain), resume=args.resume,
             budget_mode="warn" if args.yes else "ask",
         )  # fmt: skip
         options = Options(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 TELLS = tuple(str(one.__struct_config__.tag) for one in get_args(TaskEvent))
 _PATIENCE_S = 10.0
+_MOST = 10**15
 _PLAN_MOST = 8 * 1024 * 1024  # as JSON: it must fit into one record
 _CHOICES = {"worktree": get_args(MergeMode), "permissions": get_args(PermissionPolicy)}
 
@@ -38,7 +39,9 @@ _CHOICES = {"worktree": get_args(MergeMode), "permissions": get_args(PermissionP
 def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
     """Return a checked TaskSpec; options are its fields, or raise InvalidInput or InvalidPlan."""
     check_text("the task", text)
-    known = [name for name in TaskSpec.__struct_fields__ if name not in ("text", "plan")]
+    known = [
+        name for name in TaskSpec.__struct_fields__ if name not in ("text", "plan", "forked_from")
+    ]
     for name, value in options.items():
         if name not in known:
             raise InvalidInput(f"a task has no option {name!r}", f"it has: {', '.join(known)}")
@@ -51,6 +54,7 @@ def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
             given[name] = _texts(name, given[name])
     if "max_cost" in given:
         given["max_cost"] = _dollars("max_cost", given["max_cost"])
+    _check_bounds(given)
     if plan is not None:
         given["plan"] = check_plan(plan) if isinstance(plan, Plan) else read_plan(plan)
     elif not text.strip():
@@ -65,6 +69,16 @@ def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
         raise InvalidInput(
             f"the task's options do not fit: {error}", "see: tenuto task -h"
         ) from None
+
+
+def _check_bounds(given: Mapping[str, Any]) -> None:
+    for name, least in (("max_tokens", 0), ("concurrency", 1)):
+        value = given.get(name, least)
+        if isinstance(value, int) and not least <= value < _MOST:
+            raise InvalidInput(f"{name} is {value}", f"{least} or more, or leave it out")
+    for name in ("context", "change", "task_id", "workflow"):
+        if name in given:
+            check_text(name, given[name])
 
 
 def checked(engine: BlockingEngine, task: TaskSpec) -> TaskSpec:
@@ -111,7 +125,7 @@ def _dollars(name: str, value: object) -> Decimal:
         amount = Decimal(str(value))
     except InvalidOperation:
         amount = Decimal("NaN")
-    if not amount.is_finite() or amount < 0:
+    if not amount.is_finite() or not 0 <= amount < _MOST:
         raise InvalidInput(f"{name} is {value!r}, which is no amount of dollars", "such as 2.00")
     return amount
 

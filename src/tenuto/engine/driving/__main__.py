@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
+from typing import cast
 
 import msgspec
 
@@ -29,14 +31,16 @@ from tenuto.engine.driving.briefs import Briefs
 from tenuto.engine.driving.choosing import Chooser
 from tenuto.engine.driving.drive import Driver
 from tenuto.engine.driving.nursery import ExecutionNursery
-from tenuto.engine.driving.printing import Printer
+from tenuto.engine.driving.printing import Printer, plain
 from tenuto.engine.driving.purse import Purse
+from tenuto.engine.driving.saving import Saver
 from tenuto.engine.driving.stepping import Walker
 from tenuto.engine.driving.teller import Teller
 from tenuto.engine.driving.workplaces import Workplaces
 from tenuto.engine.recover import fold
 from tenuto.engine.settings import Settings, load_settings
 from tenuto.engine.strategies import build_plan, extend, review_verdict
+from tenuto.engine.surroundings import seen_here
 from tenuto.engine.tasks import progress_of, result_document, task_of
 from tenuto.keeper.faults import point
 from tenuto.keeper.procfs import MARK
@@ -55,6 +59,8 @@ class Given(msgspec.Struct, frozen=True):
 
 def main() -> int:
     """Drive the task of this process's execution."""
+    for stream in (sys.stdout, sys.stderr):  # agents say anything, whatever the user's locale takes
+        cast("TextIOWrapper", stream).reconfigure(encoding="utf-8", errors="replace")
     teller, body = Teller.inherited()
     given = msgspec.json.decode(body, type=Given)
     project = Project(root=given.root, home=given.home)
@@ -72,7 +78,14 @@ async def _drive(teller: Teller, project: Project, execution_id: str) -> int:
         agents, _ = load_agent_settings(project.root, os.environ)
         engine = BlockingEngine(project, settings, FreshLauncher())
         cwd = spec.cwd if spec is not None else os.getcwd()
-        status = await _work(teller, engine, task, settings, agents, cwd)
+        every, keep = settings.checkpoint_every, settings.checkpoint_keep
+        saver = Saver(teller, project.folder(execution_id), execution_id, every, keep)
+        saver.begin()
+        teller.tell(seen_here(cwd))
+        try:
+            status = await _work(teller, engine, task, settings, agents, cwd, saver)
+        finally:
+            await saver.end()
     except TenutoError as error:
         print(f"tenuto: {error.message}", file=sys.stderr)
         if error.hint:
@@ -99,7 +112,7 @@ async def _tell_outcome(teller: Teller, status: str) -> None:
         return
     failed = [one for one in teller.progress.steps.values() if one.status == "failed"]
     told = [f"{one.step.id}: {one.error}" for one in failed]
-    detail = "; ".join(told or teller.progress.warnings)
+    detail = plain("; ".join(told or teller.progress.warnings))
     kind = failed[0].kind if failed and failed[0].kind else "failed"
     await teller.outcome("failed", "partial" if status == "partial" else kind, detail[:4096])
 
@@ -111,6 +124,7 @@ async def _work(
     settings: Settings,
     agents: AgentSettings,
     cwd: str,
+    saver: Saver,
 ) -> str:
     from tenuto.runners.registry import runner
 
@@ -167,6 +181,8 @@ async def _work(
     def heard(message: dict[str, object]) -> None:
         if message.get("type") == "decide":
             desk.decide(message)
+        elif message.get("type") == "checkpoint":
+            saver.checkpoint(str(message.get("key", "")))
         else:
             purse.heard(message)
 

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ class Teller:
         self._sock = sock
         self.progress = progress
         self.heard: Callable[[dict[str, Any]], None] = lambda _: None
+        self.told: Callable[[int], None] = lambda _: None
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._number = 0
         self._writer: asyncio.StreamWriter | None = None
@@ -78,21 +80,22 @@ class Teller:
 
     def tell(self, *events: TaskEvent) -> None:
         """Put events on the tape; safe against the end of this process, not of the machine."""
-        self._fold(events)
         self._send({"type": "tell", "events": events})
+        self._fold(events)  # after: what cannot be told did not happen
 
     async def safe(self, *events: TaskEvent) -> None:
         """Put events on the tape and return once they are on disk: a checkpoint."""
-        self._fold(events)
         self._number += 1
+        self._send({"type": "tell", "events": events, "n": self._number})
+        self._fold(events)
         waiting = asyncio.get_running_loop().create_future()
         self._waiting[self._number] = waiting
-        self._send({"type": "tell", "events": events, "n": self._number})
         await waiting
 
     def _fold(self, events: tuple[Event, ...]) -> None:
         for event in events:
             self.progress.apply(event)  # pyright: ignore[reportArgumentType]
+        self.told(len(events))
 
     def wait_for(self, on: str, detail: str) -> None:
         """Say that the task waits for somebody."""
@@ -118,8 +121,9 @@ class Teller:
     async def close(self) -> None:
         """Let everything go out, and stop."""
         if self._writer is not None:
-            await self._writer.drain()
             self._writer.close()
+            with suppress(OSError):  # the keeper is gone
+                await self._writer.wait_closed()  # draining alone leaves the end in our memory
         if self._reading is not None:
             self._reading.cancel()
 
