@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from npm_help import QUICK, SLOW
 from world import Runtime
 
 from tenuto.testing.models import Call
 
 PROGRAMS = {
-    "claude-code": ("quick", "@anthropic-ai/claude-code-linux-*/claude"),
-    "codex": ("quick", ".bin/codex-acp"),
-    "open-code": ("slow", "opencode-linux-*/bin/opencode"),
-    "gemini": ("slow", ".bin/gemini"),
+    "claude-code": (QUICK, "@anthropic-ai/claude-code-linux-*/claude"),
+    "codex": (QUICK, ".bin/codex-acp"),
+    "open-code": (SLOW, "opencode-linux-*/bin/opencode"),
+    "gemini": (SLOW, ".bin/gemini"),
 }
-FULL = ("open-code", "gemini")
 MAIN = ("claude-code", "codex", "cli-anthropic")
-"""One of each kind that is tested on every push."""
+"""Tested on every push, unless a test says otherwise."""
+ALL = (*MAIN, "open-code", "gemini")
+"""Tested in the slow lane; the others are kinds of our own loop, which need it once only."""
 
 
 def _patch(path: str, text: str) -> str:
@@ -62,7 +64,7 @@ _ALL = (
         shell=lambda command: Call("bash", command=command, description="as told"),
         write=lambda path, text: Call("write", filePath=path, content=text),
         asks=lambda path, text: Call("bash", command=_echo(path, text), description="as told"),
-        acknowledged=1.5,
+        endless=("overload",),
     ),
     Runtime(
         "gemini", "gemini", "gemini-2.5-pro",

@@ -1,4 +1,4 @@
-"""Budgets with real runtimes: a hard cap admits nothing, a soft one asks, a day's limit holds."""
+"""Budgets with real runtimes: a hard cap admits nothing, a soft one asks, a day's holds for all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def test_a_hard_cap_ends_the_task_before_the_next_request(
     task = world.run(runtime, "Spend.", "--max-cost", CAP, "--hard", "--permissions", "allow")
     shown = task.shown
     assert (shown["state"], shown["reason"]) == ("failed", "budget"), (shown, task.output)
-    assert [one.tokens for one in world.bill] == [MUCH]  # it was in flight; nothing after it
+    # it was in flight, and nothing after it; OpenCode asks for a title beside it
+    assert [one.tokens for one in world.bill].count(MUCH) == 1
     assert len(model.seen) == 1
     (step,) = shown["task"]["steps"]
     assert f"limit of ${CAP} is reached" in step["error"] and "--max-cost" in step["error"]
@@ -33,6 +34,7 @@ def test_a_hard_cap_ends_the_task_before_the_next_request(
 
 
 @pytest.mark.promise("B2", "B3", "U1")
+@pytest.mark.runtimes("claude-code", "codex")
 @pytest.mark.parametrize("allowed", [True, False], ids=["approved", "denied"])
 def test_a_soft_cap_holds_the_request_until_somebody_decides(
     world: World, model: Model, runtime: Runtime, allowed: bool

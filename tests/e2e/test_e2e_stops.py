@@ -90,6 +90,7 @@ def born(command: str) -> int:
 
 
 @pytest.mark.promise("R1", "D3", "X11", "B1")
+@pytest.mark.runtimes("claude-code", "codex")
 def test_a_killed_driver_and_a_killed_keeper_leave_nothing_and_lose_nothing(
     world: World, model: Model, runtime: Runtime
 ) -> None:

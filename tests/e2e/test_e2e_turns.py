@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from runtimes import RUNTIMES
+from runtimes import MAIN
 from world import KEYS, Runtime, World
 
 from tenuto.testing.models import Call, Model
@@ -12,7 +12,7 @@ _KEY_HEADERS = ("authorization", "x-api-key", "x-goog-api-key")
 
 
 @pytest.mark.promise("R1", "R2", "B1", "B3")
-@pytest.mark.runtimes(*RUNTIMES)
+@pytest.mark.runtimes(*MAIN, "cli-chat", "cli-google", "cli-responses")
 def test_a_task_uses_its_own_tools_and_ours(world: World, model: Model, runtime: Runtime) -> None:
     model.play(
         runtime.write(str(world.folder / f"{runtime.name}.txt"), "made by an agent\n"),
@@ -65,6 +65,7 @@ def test_what_policy_leaves_open_is_decided_from_another_process(
 
 
 @pytest.mark.promise("R2")
+@pytest.mark.runtimes("claude-code", "codex")
 def test_a_policy_refuses_without_asking(world: World, model: Model, runtime: Runtime) -> None:
     made = world.folder / f"{runtime.name}.refused"
     model.play(runtime.asks(str(made), "no"), "I was not allowed to.")
