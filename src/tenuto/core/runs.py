@@ -103,6 +103,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: Endpoint | None = None
     bypass: bool = False
     """Let it use every tool without asking; only in a sandbox, or where the user said so."""
+    unasked: bool = False
+    """All it would ask for is allowed: a runtime that cannot ask may then use what needs a yes."""
     max_turns: int | None = None
     title: str = ""
 

@@ -22,6 +22,7 @@ from tenuto.dispatch import control
 from tenuto.engine.watch import Watch
 from tenuto.engine.work import Options, Work
 from tenuto.keeper.frames import EVENT
+from tenuto.keeper.procfs import MARK
 from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 TELLS = tuple(str(one.__struct_config__.tag) for one in get_args(TaskEvent))
 _PATIENCE_S = 10.0
+_DEPTH_MOST = 4
+_PARENTS_MOST = 64
 _MOST = 10**15
 _PLAN_MOST = 8 * 1024 * 1024  # as JSON: it must fit into one record
 _CHOICES = {"worktree": get_args(MergeMode), "permissions": get_args(PermissionPolicy)}
@@ -86,6 +89,7 @@ def checked(engine: BlockingEngine, task: TaskSpec) -> TaskSpec:
     from tenuto.engine.agent_settings import load_agent_settings
     from tenuto.engine.strategies import build_plan
 
+    _check_depth(engine)
     agents, _ = load_agent_settings(engine.project.root, engine.environ)
     built = build_plan(
         task, roles=agents.roles, tables=agents.selection, strategies=agents.strategies
@@ -95,6 +99,32 @@ def checked(engine: BlockingEngine, task: TaskSpec) -> TaskSpec:
     if size > _PLAN_MOST:
         raise InvalidPlan(f"the plan has {size} bytes, {_PLAN_MOST} are the most", "split it")
     return task
+
+
+def task_around(engine: BlockingEngine, execution_id: str) -> str:
+    """Return the task whose agent started this execution, however far above; nothing if none did."""
+    row = engine.index.get(execution_id)
+    for _ in range(_PARENTS_MOST):
+        row = engine.index.get(row.parent) if row is not None and row.parent else None
+        if row is None:
+            return ""
+        if row.kind == "task":
+            return row.id
+    return ""
+
+
+def _check_depth(engine: BlockingEngine) -> None:
+    """Raise InvalidInput where agents start tasks whose agents start tasks, and so on."""
+    here, depth = engine.environ.get(MARK, ""), 0
+    while here and depth < _DEPTH_MOST:
+        row = engine.index.get(here)
+        depth += row is not None and row.kind == "task"
+        here = task_around(engine, here) if row is not None else ""
+    if depth >= _DEPTH_MOST:
+        raise InvalidInput(
+            f"{_DEPTH_MOST} tasks are inside of each other already, no more are started there",
+            "do this part without another task",
+        )
 
 
 def check_runtimes(

@@ -20,6 +20,7 @@ import msgspec
 
 from tenuto.core.errors import WorktreeFailed
 from tenuto.core.ids import short
+from tenuto.metering.upstreams import KEY_NAMES
 
 _TRIES = 40  # while another git holds a lock: about 8 s in all
 _PAUSE = 0.2
@@ -416,5 +417,11 @@ class Worktrees:
 
 def _clean(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which git looks at nothing but where it stands, and asks nobody."""
-    kept = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
+    # filters and drivers of a repository's own are run by git: an agent may have put them there, and
+    # must not come by the keys that its runtime is not given
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("GIT_") and name not in KEY_NAMES
+    }
     return kept | {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}

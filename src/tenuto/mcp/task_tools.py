@@ -163,6 +163,7 @@ async def decided(service: Service, execution_id: str, n: int, allow: bool) -> N
     """Bring an answer of the client's user to a task; one that came too late is passed."""
     verb = service.engine.approve if allow else service.engine.deny
     with suppress(TenutoError):
+        await not_from_inside(service, execution_id)
         await verb(execution_id, n=n, by="the user of an MCP client")
     service.changed()
 

@@ -21,6 +21,7 @@ from tenuto.metering.records import (
 )
 
 _NOTHING = Decimal(0)
+_DEPTH_MOST = 16
 
 
 class Sum(msgspec.Struct):
@@ -174,7 +175,17 @@ class Fold(msgspec.Struct):
             _at(self.months, month),
             _at(self.executions, execution),
             _at(self.steps, step_key(execution, step)),
+            *(_at(self.executions, one) for one in self.around(execution)),
         )
+
+    def around(self, execution: str) -> list[str]:
+        """Return the tasks inside of which an execution spends, the nearest first."""
+        found: list[str] = []
+        here = self.grants.get(step_key(execution, ""))
+        while here is not None and here.grant.within and len(found) < _DEPTH_MOST:
+            found.append(here.grant.within)
+            here = self.grants.get(step_key(here.grant.within, ""))
+        return found
 
 
 def _at(sums: dict[str, Sum], key: str) -> Sum:

@@ -263,19 +263,40 @@ class Ledger:
             grant,
             self._granted(execution, step, now) if step else None,
         )
+        above = self._above(execution, limits, now, more)
+        if above and verdict != "stop":
+            return Admission("stop", above)
         news = verdict == "warn" and any(
             not self._warned(execution, _key(one), now) for one in crossings
         )
         return Admission(verdict, crossings, news=news)
 
+    def _above(
+        self, execution: str, limits: BudgetLimits, now: int, more: Spend
+    ) -> tuple[Crossing, ...]:
+        """Return the bounds that are reached of the tasks whose agents started this one.
+
+        A bound that asks is one that stops here: the question is that task's own to put.
+        """
+        for one in self._month(month_of(now)).look().around(execution):
+            grant = self._granted(one, "", now) or Grant(one)
+            own = BudgetLimits(task=limits.task, hard=limits.hard)
+            whole = self._spent(one, None, now) + more
+            verdict, crossings = judge(whole, NOTHING, NOTHING, NOTHING, own, grant)
+            if verdict in ("ask", "stop"):
+                return crossings
+        return ()
+
     def _folds(self, execution: str, now: int) -> Iterator[Fold]:
-        """Yield the months in which an execution can have spent: those since it was made."""
+        """Yield the months in which an execution can have spent: those since it was made.
+
+        Months to come are among them, where a clock was put back: what was spent stays spent.
+        """
         this = month_of(now)
         first = month_of(born_ms(execution) * 1_000_000) if is_id(execution) else ""
-        if first != this:
-            for name in _listed(self.folder):
-                if len(name) == _NAME and name.isdecimal() and first <= name < this:
-                    yield self._month(name).look()
+        for name in _listed(self.folder):
+            if len(name) == _NAME and name.isdecimal() and min(first, this) <= name != this:
+                yield self._month(name).look()
         yield self._month(this).look()
 
     def _spent(self, execution: str, step: str | None, now: int) -> Spend:

@@ -67,6 +67,8 @@ def open_code_config(request: RunRequest) -> dict[str, Any]:
         "share": "disabled",
         "permission": {"edit": verdict, "bash": verdict, "webfetch": verdict},
     }
+    for server in request.mcp:  # it would use these unasked too
+        config["permission"][f"{server.name}_*"] = verdict
     if request.bypass:
         config["permission"]["external_directory"] = "allow"
     if request.endpoint is None:

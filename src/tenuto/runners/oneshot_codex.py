@@ -24,6 +24,9 @@ from tenuto.runners import oneshot_lines as read
 from tenuto.runners.claude_command import KEYS, Launch, near
 from tenuto.runners.oneshot_lines import Fields
 
+_OURS = "tenuto"
+_LOOKING = ("output", "list", "engine_status")
+_MARK = "TENUTO_EXECUTION"
 TOKEN = "TENUTO_GATEWAY_TOKEN"
 """The variable in which it finds the gateway's token."""
 
@@ -61,7 +64,7 @@ def codex_launch(path: str, request: RunRequest, session: str) -> Launch:
         }
         settings += ['model_provider="tenuto"', f"model_providers.tenuto={_toml(provider)}"]
     for server in request.mcp:
-        settings.append(_server(server, env))
+        settings.append(_server(server, env, request.bypass or request.unasked))
     if request.bypass:
         words += ["--dangerously-bypass-approvals-and-sandbox"]
     else:
@@ -76,17 +79,21 @@ def codex_launch(path: str, request: RunRequest, session: str) -> Launch:
     return Launch([*words, *([session] if session else []), "-"], env, unset)
 
 
-def _server(server: McpServer, env: dict[str, str]) -> str:
-    """Return the setting for a server; its variables go through codex's own, off the command line."""
+def _server(server: McpServer, env: dict[str, str], free: bool) -> str:
+    """Return the setting for a server; its variables go through codex's own, off the command line.
+
+    Nobody can be asked: without leave for everything, our tools that start something are not there.
+    """
     shared = {n: v for n, v in server.env.items() if env.setdefault(n, v) == v}
     fields = {
         "command": server.command[0],
         "args": list(server.command[1:]),
-        "env_vars": list(shared),
+        "env_vars": [*shared, _MARK],  # it passes on no other: the server must know whose it is
         "env": {n: v for n, v in server.env.items() if n not in shared},
-        # nobody can be asked, and the server is ours
         "default_tools_approval_mode": "approve",
     }
+    if not free and server.name == _OURS:
+        fields["enabled_tools"] = list(_LOOKING)
     name = re.sub(r"[^A-Za-z0-9_-]", "_", server.name)  # it does not take quotes here
     return f"mcp_servers.{name}={_toml(fields)}"
 

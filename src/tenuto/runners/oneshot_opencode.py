@@ -39,7 +39,15 @@ def opencode_launch(path: str, request: RunRequest, session: str) -> Launch:
         words += ["--model", request.model]
     if request.bypass:
         words += ["--auto"]
-    ours: Fields = {"autoupdate": False, "share": "disabled"}
+    # by itself it asks for nothing; what it asks for is refused here, where nobody can answer
+    verdict = "allow" if request.bypass or request.unasked else "ask"
+    ours: Fields = {
+        "autoupdate": False,
+        "share": "disabled",
+        "permission": dict.fromkeys(("edit", "bash", "webfetch"), verdict),
+    }
+    for server in request.mcp:
+        ours["permission"][f"{server.name}_*"] = verdict
     unset: tuple[str, ...] = ()
     direct: dict[str, str] = {}
     if request.endpoint is not None:

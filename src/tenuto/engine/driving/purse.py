@@ -29,6 +29,7 @@ from tenuto.engine.driving.asking import Desk, Withdrawn
 from tenuto.engine.driving.choosing import Chosen
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.teller import Teller
+from tenuto.engine.tasks import task_around
 from tenuto.metering.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Purse:
                 mode=task.budget_mode,
                 hard=hard,
                 approved=before.approved if before is not None else None,
+                within=task_around(engine, execution),
             )
         )
 

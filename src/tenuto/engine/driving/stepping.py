@@ -291,6 +291,7 @@ class Walker:
             mcp=self._mcp if runner.capabilities.mcp else (),
             endpoint=await self._purse.endpoint(step, chosen),
             bypass=self._task.bypass,
+            unasked=self._policy == "allow",
             title=f"{chosen.name}: {step.id}",
         )
         session = await runner.open(request, self._nursery(started))
