@@ -114,7 +114,7 @@ def task(args: argparse.Namespace, console: Console) -> int:
             cwd=args.cwd, title=args.title, deadline=args.deadline, idle=args.idle,
             detached=args.detach,
         )  # fmt: skip
-        work = tasks.task_work(engine, tasks.checked(engine, spec), options)
+        work = tasks.task_work(engine, tasks.checked(engine, spec, args.cwd), options)
         with follow.uninterrupted() as interruption:
             stay = TaskStay(engine, console, *engine.start(work))
         args.interactive = args.pty = False

@@ -85,7 +85,8 @@ class TaskVerbs:
         from tenuto.engine import tasks
 
         own, of_task = tasks.given_options(options)
-        spec = tasks.checked(self._engine, tasks.task_spec(text, plan=plan, **of_task))
+        spec = tasks.task_spec(text, plan=plan, **of_task)
+        spec = tasks.checked(self._engine, spec, own.get("cwd"))
         return tasks.task_work(self._engine, spec, Options(**own))
 
     async def progress(self, execution_id: str) -> Progress:
