@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_help import Place
-from npm_help import missing
+from npm_help import QUICK, SLOW, program
 
 from tenuto.testing.models import Call, Model, Step
 
@@ -121,14 +121,12 @@ class Client:
 
     name = ""
     row = ""  # in docs/mcp.md
+    packages = QUICK
     program = ""  # where its package has the program
     searches = False  # its model has to look for our tools first
 
-    def __init__(self, packages: Path, home: Home, model: Model) -> None:
-        found = sorted(packages.glob(self.program))
-        if not found:
-            missing(f"{self.program}, a program for this machine")
-        self.path = str(found[0])
+    def __init__(self, home: Home, model: Model) -> None:
+        self.path = program(self.packages, self.program)
         self.home = home
         self.model = model
         self.env = {**home.env, **self.variables()}
@@ -250,6 +248,7 @@ supports_websockets = false
 class OpenCode(Client):
     name = "opencode"
     row = "OpenCode"
+    packages = SLOW
     program = "opencode-linux-*/bin/opencode"
 
     def variables(self) -> dict[str, str]:

@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 from client_help import CLIENTS, Client, Home
-from npm_help import packages
 
 from tenuto.testing.models import Model
-
-NODE = Path(__file__).parent / "node"
-
-
-@pytest.fixture(scope="session")
-def installed() -> Path:
-    return packages(NODE)
 
 
 @pytest.fixture
@@ -34,7 +26,7 @@ def home(tmp_path: Path):
 
 
 @pytest.fixture(params=sorted(CLIENTS))
-def client(request, installed: Path, home: Home, model: Model) -> Client:
-    made = CLIENTS[request.param](installed, home, model)
+def client(request, home: Home, model: Model) -> Client:
+    made = CLIENTS[request.param](home, model)
     made.add()
     return made

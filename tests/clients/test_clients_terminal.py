@@ -67,8 +67,8 @@ class Screen:
 
 
 @pytest.fixture
-def screen(installed: Path, home: Home, model: Model):
-    claude = Claude(installed, home, model)
+def screen(home: Home, model: Model):
+    claude = Claude(home, model)
     claude.add()
     shown = Screen(claude)
     yield shown

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from engine_help import assert_nothing_left
-from npm_help import missing, packages
-from runtimes import FULL, PROGRAMS, RUNTIMES
+from npm_help import program
+from runtimes import ALL, MAIN, PROGRAMS, RUNTIMES
 from world import Runtime, World
 
 from tenuto.engine.gateways import TITLE as GATEWAY
 from tenuto.testing.models import Model
 
-Find = Callable[..., dict[str, str]]
-TESTS = Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="session")
-def quick_packages() -> Path:
-    return packages(TESTS / "agents" / "node")
-
-
-@pytest.fixture(scope="session")
-def slow_packages() -> Path:
-    return packages(TESTS / "clients" / "node")
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests that take a runtime with each; those that take long to start, in the slow lane."""
+    """Run a test with each runtime: with those that it names on every push, else in the slow lane."""
     if "runtime" not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("runtimes")
-    names = marker.args if marker is not None else tuple(RUNTIMES)
-    cases = [pytest.param(name, marks=[pytest.mark.full] if name in FULL else []) for name in names]
+    quick = marker.args if marker is not None else MAIN
+    rest = [name for name in RUNTIMES if name not in quick]
+    cases = [pytest.param(name) for name in quick]
+    cases += [pytest.param(name, marks=pytest.mark.full) for name in rest if name in ALL]
     metafunc.parametrize("runtime", cases, indirect=True)
 
 
@@ -43,21 +32,13 @@ def runtime(request: pytest.FixtureRequest) -> Runtime:
     return RUNTIMES[request.param]
 
 
-@pytest.fixture(scope="session")
-def programs(request: pytest.FixtureRequest) -> Callable[..., dict[str, str]]:
-    """Where the programs of runtimes are; installed by the first test that wants one."""
-
-    def find(*names: str) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for name in [one for one in names if one in PROGRAMS]:
-            where, pattern = PROGRAMS[name]
-            paths = sorted(request.getfixturevalue(f"{where}_packages").glob(pattern))
-            if not paths:
-                missing(f"{pattern}, a program for this machine")
-            found[name] = str(paths[0])
-        return found
-
-    return find
+def _programs(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Return where the programs are that a test needs; installed by the first that wants one."""
+    marker = request.node.get_closest_marker("runtimes")
+    wanted = marker.args if marker is not None else ("claude-code", "codex")
+    if "runtime" in request.fixturenames:
+        wanted = (request.getfixturevalue("runtime").runtime,)
+    return {name: program(*PROGRAMS[name]) for name in wanted if name in PROGRAMS}
 
 
 @pytest.fixture(scope="session")
@@ -71,12 +52,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest, shared: World, programs: Find) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, shared: World) -> Iterator[World]:
     """The shared project, with the programs that a test uses; no task is left in it."""
-    named = {"claude-code", "codex"}
-    if "runtime" in request.fixturenames:
-        named = {request.getfixturevalue("runtime").runtime}
-    shared.programs |= programs(*sorted(named))
+    shared.programs |= _programs(request)
     shared.settings()
     shared.begin()
     yield shared
@@ -88,11 +66,11 @@ def world(request: pytest.FixtureRequest, shared: World, programs: Find) -> Iter
 
 
 @pytest.fixture
-def alone(tmp_path: Path, programs: Find) -> Iterator[World]:
+def alone(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """A project of its own, for tests that set limits for all of it or script by role."""
     with Model() as model:
         made = World(tmp_path, model)
-        made.programs |= programs("claude-code", "codex")
+        made.programs |= _programs(request)
         made.settings()
         yield made
         made.close()

@@ -16,6 +16,7 @@ from tenuto.keeper import procfs
 from tenuto.testing.models import Gate, Model, Say, Slow
 
 GONE_S = 1.0
+"""How long after an end anything of it may live."""
 
 
 def stream(gate: Gate) -> Slow:
@@ -89,6 +90,7 @@ def born(command: str) -> int:
 
 
 @pytest.mark.promise("R1", "D3", "X11", "B1")
+@pytest.mark.runtimes("claude-code", "codex")
 def test_a_killed_driver_and_a_killed_keeper_leave_nothing_and_lose_nothing(
     world: World, model: Model, runtime: Runtime
 ) -> None:

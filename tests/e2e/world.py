@@ -29,7 +29,6 @@ from engine_help import (
 )
 
 from tenuto.core.budget import Spend, Tokens
-from tenuto.engine.gateways import TITLE as GATEWAY
 from tenuto.metering.ledger import Ledger
 from tenuto.stores.layout import Project, find_project
 from tenuto.testing.models import Billed, Model
@@ -56,12 +55,12 @@ class Runtime(msgspec.Struct, frozen=True):
     """Runs a command with a tool of its own."""
     write: Callable[[str, str], Any]
     """Makes a file in the workspace with a tool of its own."""
-    asks: Callable[[str], Any]
-    """Runs a command that it asks for first, if it asks at all."""
+    asks: Callable[[str, str], Any]
+    """Makes a file with a tool that it asks for first."""
     keeps_cut: bool = True
     """Its session keeps what was said before an interrupt."""
-    acknowledged: float = 0.1
-    """Seconds in which an interrupt is answered."""
+    endless: tuple[str, ...] = ()
+    """Errors after which it asks again by itself for ever: only an interrupt ends that."""
     opens: tuple[Any, ...] = ()
     """What its model has to do before it can call tools of ours."""
 
@@ -125,12 +124,10 @@ class Task:
 
     def tree(self) -> list[tuple[str, str]]:
         """The kinds of what was started in it, each with its parent's."""
-        kinds = {one: folded(self.world.project, one).spec for one in [self.id, *self.below()]}
-        return [
-            (spec.kind, kinds[spec.parent].kind)  # type: ignore[union-attr,index]
-            for one, spec in kinds.items()
-            if one != self.id and spec is not None
-        ]
+        specs = {one: folded(self.world.project, one).spec for one in [self.id, *self.below()]}
+        kinds = {one: spec.kind for one, spec in specs.items() if spec is not None}
+        parents = {one: spec.parent or "" for one, spec in specs.items() if spec is not None}
+        return [(kinds[one], kinds[parents[one]]) for one in kinds if one != self.id]
 
     def processes(self) -> list[tuple[int, str]]:
         """What lives of it: driver, runtimes, and all that these started."""
@@ -192,11 +189,11 @@ class World:
 
     # the command line
 
-    def __call__(self, *words: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "tenuto.cli.main", *words], cwd=self.folder, env=self.env,
             capture_output=True, text=True, timeout=PATIENCE + 40, check=False,
-            **({"stdin": subprocess.DEVNULL} if input is None else {"input": input}),
+            stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
     def json(self, *words: str) -> Any:
@@ -252,12 +249,6 @@ class World:
         assert sum(one["tokens_out"] for one in shown) == billed.output
         for one, spend in zip(shown, spends, strict=True):
             assert one["cost"] is None or Decimal(str(one["cost"])) == spend.cost, (one, spend)
-
-    def gateways(self) -> list[str]:
-        ids = list(self.project.all_ids())
-        return [
-            one for one in ids if getattr(folded(self.project, one).spec, "title", "") == GATEWAY
-        ]
 
     # end
 

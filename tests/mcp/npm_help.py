@@ -9,6 +9,12 @@ from pathlib import Path
 
 import pytest
 
+_TESTS = Path(__file__).parents[1]
+QUICK = _TESTS / "agents" / "node"
+"""The agents that are tested on every push."""
+SLOW = _TESTS / "clients" / "node"
+"""Those that only the slow lane needs."""
+
 
 def missing(what: str) -> None:
     """Skip a test for want of something; fail where nothing may be missing."""
@@ -39,3 +45,11 @@ def packages(folder: Path) -> Path:
         missing(f"npm packages: {done.stderr[-500:]}")
     stamp.write_text(wanted)
     return found
+
+
+def program(folder: Path, pattern: str) -> str:
+    """Return where the packages of a folder have a program; they are installed if need be."""
+    found = sorted(packages(folder).glob(pattern))
+    if not found:
+        missing(f"{pattern}, a program for this machine")
+    return str(found[0])

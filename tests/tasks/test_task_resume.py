@@ -31,6 +31,7 @@ from tenuto.engine.blocking import BlockingEngine
 from tenuto.stores.layout import Project
 
 PATIENCE = 60
+LONG = (pytest.mark.full, pytest.mark.timeout(1200))
 CHAIN = plan(
     *(
         Step(f"s{n}", f"[[delay:0.02]] [[say:word {n}]]", (f"s{n - 1}",) if n else ())
@@ -96,7 +97,7 @@ def same(project: Project, whole: Snapshot, again: Snapshot) -> None:
 
 
 @pytest.mark.promise("D3")
-@pytest.mark.parametrize("cycles", [20, pytest.param(100, marks=pytest.mark.full)])
+@pytest.mark.parametrize("cycles", [20, pytest.param(100, marks=LONG)])
 def test_it_is_interrupted_and_resumed_over_and_over_and_comes_to_the_same(
     engine: BlockingEngine, project: Project, cycles: int
 ) -> None:
@@ -270,7 +271,7 @@ def test_death_at_any_point_costs_at_most_the_steps_under_way(
 
 
 @pytest.mark.promise("D3", "D2")
-@pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=pytest.mark.full)])
+@pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=LONG)])
 def test_death_at_any_moment_costs_at_most_the_steps_under_way(
     engine: BlockingEngine, project: Project, rounds: int
 ) -> None:

@@ -74,8 +74,11 @@ def only_running(engine: BlockingEngine, execution_id: str | None) -> str:
         return engine.resolve(execution_id)
     from tenuto.core.errors import AmbiguousId, UnknownExecution
     from tenuto.core.ids import short
+    from tenuto.engine.reports import serves
 
-    live = [one for one in engine.list(running=True, most=None) if not one.session_host]
+    found = engine.list(running=True, most=None)
+    # An agent is a part of its task, and who asks means the task.
+    live = [one for one in found if one.kind != "step" and not serves(one)]
     if len(live) == 1:
         return live[0].id
     if not live:

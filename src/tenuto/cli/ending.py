@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from tenuto.cli.console import Console
     from tenuto.core.execution import Snapshot
+    from tenuto.engine.blocking import BlockingEngine
 
 
 def kill_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,12 +74,24 @@ def interrupt(args: argparse.Namespace, console: Console) -> int:
     """Ask an execution to stop, and wait until it has."""
     with closing(opened()) as engine:
         snapshot = engine.interrupt(args.id)
+        if snapshot.kind == "task":
+            return _tell_stopped(engine, snapshot, console)
     again = ""
-    if snapshot.state is State.INTERRUPTED and snapshot.kind == "task":
-        again = f"what is done is saved; to go on: tenuto resume {short(snapshot.id)}"
-    elif snapshot.state is State.INTERRUPTED:
+    if snapshot.state is State.INTERRUPTED:
         again = f"from its beginning: tenuto resume --force {short(snapshot.id)}"
     return _tell_one(snapshot, again, console)
+
+
+def _tell_stopped(engine: BlockingEngine, snapshot: Snapshot, console: Console) -> int:
+    """Say which steps of a task were stopped, and what is saved."""
+    document = _tell(snapshot, snapshot.hint, console)
+    if console.json:
+        from tenuto.engine import stopped
+        from tenuto.engine.tasks import progress_of
+
+        progress = progress_of(engine.project.folder(snapshot.id))
+        console.document({**document, "steps": stopped.document(progress)})
+    return 0
 
 
 def clear_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tenuto.cli.console import ERR, OUT, Console
 from tenuto.core.ids import short
+from tenuto.core.states import WaitingFor
 from tenuto.engine.watch import as_chunk, is_output
 
 if TYPE_CHECKING:
@@ -115,13 +116,13 @@ def uninterrupted() -> Generator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def next_commands(execution_id: str, next_seq: int = 0) -> list[str]:
-    """Return the commands to go on with, ready to be copied."""
+def next_commands(execution_id: str, next_seq: int = 0, task: bool = False) -> list[str]:
+    """Return the commands to go on with, ready to be copied; a task reads no stdin."""
     where = short(execution_id)
     after = f" --after {next_seq - 1}" if next_seq else ""
     return [
         f"  tenuto logs -f{after} {where}",
-        f"  tenuto send {where} TEXT",
+        f"  tenuto interrupt {where}" if task else f"  tenuto send {where} TEXT",
         f"  tenuto wait {where}",
         f"  tenuto kill {where}",
     ]
@@ -133,5 +134,13 @@ def say_still_running(console: Console, execution: Execution, next_seq: int = 0)
         return
     console.fresh_line()
     console.message(f"still running: {execution.id}")
-    for line in next_commands(execution.id, next_seq):
+    task = execution.spec is not None and execution.spec.kind == "task"
+    for line in next_commands(execution.id, next_seq, task):
         console.note(line)
+    if task and execution.waiting_for in (WaitingFor.APPROVAL, WaitingFor.BUDGET):
+        console.note(decisions(execution.id))
+
+
+def decisions(execution_id: str) -> str:
+    """Return the commands that decide what a task asks."""
+    return f"  tenuto approve {short(execution_id)}\n  tenuto deny {short(execution_id)}"

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tenuto.cli import follow
-from tenuto.cli.arguments import add_id, count
+from tenuto.cli.arguments import add_id, count, whole
 from tenuto.cli.stay import Stay
 from tenuto.core.errors import InvalidInput
 from tenuto.core.quantities import parse_duration, parse_size
@@ -81,7 +81,10 @@ def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
 def resume_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `tenuto resume`."""
     add_id(parser)
-    parser.add_argument("--force", action="store_true", help="yes, run it again from its beginning")
+    text = "code and commands: yes, from the beginning; tasks: take over, pass what has changed"
+    parser.add_argument("--force", action="store_true", help=text)
+    text = "begin a new task from that checkpoint of it; see: tenuto show ID --checkpoints"
+    parser.add_argument("--from", dest="from_seq", metavar="SEQ", type=whole, help=text)
     _staying(parser)
 
 
@@ -109,10 +112,20 @@ def resume(args: argparse.Namespace, console: Console) -> int:
     """Run an interrupted or lost execution again."""
     with closing(BlockingEngine.open_here(args.launcher)) as engine:
         last = [chunk.seq for chunk in engine.logs(engine.resolve(args.id), tail=1)]
+        after = max(last, default=-1) if args.from_seq is None else -1
         with follow.uninterrupted() as interruption:
-            stay = Stay(engine, console, *engine.resume(args.id, args.force), max(last, default=-1))
+            resumed = engine.resume(args.id, args.force, args.from_seq)
+            stay = _stay_of(engine, resumed[0])(engine, console, *resumed, after)
         args.interactive = args.pty = False
         return stay.until_the_end(args, interruption)
+
+
+def _stay_of(engine: BlockingEngine, execution_id: str) -> type[Stay]:
+    if engine.show(execution_id).kind != "task":
+        return Stay
+    from tenuto.cli.task import TaskStay
+
+    return TaskStay
 
 
 def _work(engine: BlockingEngine, args: argparse.Namespace) -> Work:

@@ -27,6 +27,8 @@ def show_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `tenuto show`."""
     add_id(parser, optional=True)
     parser.add_argument("--events", action="store_true", help="list its events instead")
+    parser.add_argument("--checkpoints", action="store_true", help="where it can be forked from")
+    parser.add_argument("--state", action="store_true", help="what is saved of a task")
 
 
 def show(args: argparse.Namespace, console: Console) -> int:
@@ -37,6 +39,11 @@ def show(args: argparse.Namespace, console: Console) -> int:
         execution_id = only_running(engine, args.id)
         if args.events:
             return _events(engine, execution_id, console)
+        if args.checkpoints or args.state:
+            from tenuto.cli.checkpoint import show_checkpoints, show_state
+
+            shown = show_checkpoints if args.checkpoints else show_state
+            return shown(engine, execution_id, console)
         execution = engine.execution(execution_id)
         snapshot = engine.show(execution_id)
         redactor = Redactor(engine.environ)
@@ -51,11 +58,12 @@ def show(args: argparse.Namespace, console: Console) -> int:
             return 0
         lines = pairs(_facts(snapshot, execution, engine, console))
         if progress is not None:
-            from tenuto.cli.task import summary
+            from tenuto.cli.task import questions, summary
 
             lines += [f"steps ({progress.strategy}: {one_line(progress.reason)})"]
             lines += [f"  {line}" for line in summary(progress)]
-            lines += [f"  asks #{n}: {one_line(one.text)}" for n, one in progress.asked.items()]
+            if not snapshot.done:
+                lines += [f"  {line}" for line in questions(progress)]
         lines += _transitions(execution, console) + _code(execution.spec)
         console.out(redactor.text("\n".join(lines)))
     return 0

@@ -146,5 +146,6 @@ class Stay:
         else:
             console.message(f"Execution moved to async mode after {wait or 0:g} seconds.")
         console.message(f"id: {snapshot.id}")
-        for line in follow.next_commands(snapshot.id, self._watch.next_seq):
+        task = snapshot.kind == "task"
+        for line in follow.next_commands(snapshot.id, self._watch.next_seq, task):
             console.note(line)

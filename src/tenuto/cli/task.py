@@ -7,6 +7,8 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tenuto.cli import follow
 from tenuto.cli.arguments import add_id, count, opened
 from tenuto.cli.console import OUT, one_line
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from tenuto.engine.goals import Waiting
 
 _MOMENT_S = 0.05
+_DETAIL = 2000
 _DECISIONS = (WaitingFor.APPROVAL, WaitingFor.BUDGET)
 
 
@@ -65,6 +68,8 @@ def task_arguments(parser: argparse.ArgumentParser) -> None:
     text = "hand over after so long (default: the setting `wait`, 30s)"
     add("--wait", metavar="T", type=parse_duration, help=text)
     add("-d", "--detach", action="store_true", help="do not wait; print the id")
+    text = "auto: taken up again by itself after a crash of the machine"
+    add("--resume", metavar="HOW", choices=("auto",), help=text)
 
 
 def _bounds(parser: argparse.ArgumentParser) -> None:
@@ -102,14 +107,14 @@ def task(args: argparse.Namespace, console: Console) -> int:
             context=args.context, change=args.change, task_id=args.task_id,
             concurrency=args.concurrency, worktree=args.worktree, max_cost=args.max_cost,
             max_tokens=args.max_tokens, hard=args.hard, permissions=args.permissions,
-            bypass=args.bypass, chain=_chain(args.chain),
+            bypass=args.bypass, chain=_chain(args.chain), resume=args.resume,
             budget_mode="warn" if args.yes else "ask",
         )  # fmt: skip
         options = Options(
             cwd=args.cwd, title=args.title, deadline=args.deadline, idle=args.idle,
             detached=args.detach,
         )  # fmt: skip
-        work = tasks.task_work(engine, tasks.checked(engine, spec), options)
+        work = tasks.task_work(engine, tasks.checked(engine, spec, args.cwd), options)
         with follow.uninterrupted() as interruption:
             stay = TaskStay(engine, console, *engine.start(work))
         args.interactive = args.pty = False
@@ -137,7 +142,7 @@ def _decide(args: argparse.Namespace, console: Console, allow: bool) -> int:
             return 0
         for one in decided:
             text = asked[one.n].text if one.n in asked else ""
-            console.message(f"{'approved' if one.allow else 'denied'} #{one.n}: {one_line(text)}")
+            console.note(f"{'approved' if one.allow else 'denied'} #{one.n}: {one_line(text)}")
         return 0 if decided else 1
 
 
@@ -197,18 +202,22 @@ class TaskStay(Stay):
     def _tell_end(self, snapshot: Snapshot) -> None:
         console = self._console
         console.fresh_line(anywhere=True)
-        for line in summary(tasks.progress_now(self._engine.project, self._id)):
+        progress = tasks.progress_now(self._engine.project, self._id)
+        for line in summary(progress):
             console.note(line)
         if not snapshot:
+            if not console.quiet and _told_already(progress, snapshot.detail):
+                snapshot = msgspec.structs.replace(snapshot, detail="")
             console.message(f"tenuto: {how_it_ended(snapshot, console)}")
             if snapshot.hint:
                 console.message(f"  {snapshot.hint}")
 
     def _tell_handover(self, snapshot: Snapshot, wait: float | None) -> None:
+        for line in questions(tasks.progress_of(self._engine.project.folder(self._id))):
+            self._console.message(line)
         super()._tell_handover(snapshot, wait)
         if snapshot.waiting_for in _DECISIONS:
-            where = short(snapshot.id)
-            self._console.note(f"  tenuto approve {where}\n  tenuto deny {where}")
+            self._console.note(follow.decisions(snapshot.id))
 
 
 def summary(progress: Progress) -> list[str]:
@@ -229,6 +238,26 @@ def summary(progress: Progress) -> list[str]:
     return lines
 
 
+def _told_already(progress: Progress, detail: str) -> bool:
+    """Tell whether the summary has said why it failed."""
+    reasons = [one.error for one in progress.in_order()] + list(progress.warnings)
+    return any(one and one in detail for one in reasons)
+
+
+def questions(progress: Progress) -> list[str]:
+    """Return what is asked, and what exactly would be done: nobody can decide without that."""
+    lines: list[str] = []
+    for number, one in progress.asked.items():
+        lines.append(f"asks #{number}: {one_line(one.text)}")
+        if one.detail is not None:
+            lines.append(f"  {_exactly(one)}")
+    return lines
+
+
+def _exactly(question: Asked) -> str:
+    return one_line(msgspec.json.encode(question.detail).decode())[:_DETAIL]
+
+
 def _there() -> bool:
     """Tell whether somebody can be asked."""
     return sys.stdin.isatty() and os.isatty(OUT)
@@ -238,13 +267,14 @@ def _answered(console: Console, question: Asked) -> bool:
     """Ask on the terminal until the answer is one."""
     console.message(f"{console.paint('?', 'yellow', 2)} {one_line(question.text)}")
     if question.detail is not None:
-        import msgspec
-
-        shown = one_line(msgspec.json.encode(question.detail).decode())
-        console.message(f"  {shown[:2000]}")
+        console.message(f"  {_exactly(question)}")
     while True:
         console.write(2, b"  approve? [y/n] ")
-        answer = sys.stdin.readline()
+        try:
+            answer = sys.stdin.readline()
+        except KeyboardInterrupt:
+            console.message("")  # what is told next begins on a line of its own
+            raise
         if not answer:
             raise KeyboardInterrupt  # the terminal is gone: the task goes on waiting
         if answer.strip().lower() in ("y", "yes"):

@@ -104,9 +104,10 @@ class Crossing(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         limit, spent = (f"{one.normalize():f}" for one in (self.limit, self.spent))
+        whose = "task" if self.scope == "execution" else self.scope
         if self.unit == "tokens":
-            return f"the {self.scope} limit of {limit} tokens is reached ({spent} used)"
-        return f"the {self.scope} limit of ${limit} is reached (${spent} spent or reserved)"
+            return f"the {whose} limit of {limit} tokens is reached ({spent} used)"
+        return f"the {whose} limit of ${limit} is reached (${spent} spent or reserved)"
 
 
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -19,6 +19,12 @@ TenutoError
 ├── SandboxUnavailable      sandbox_unavailable  what must hold it is not to be had here: not started
 ├── DiskFull                disk_full            no room to record the work, so it was not started
 ├── NewerTape               newer_tape           written by a newer Tenuto, in a format this one lacks
+├── NewerState              newer_state          its saved state is of a newer Tenuto than this one
+├── StateDamaged            state_damaged        what was saved of it cannot be read, or not all of it
+├── UnknownCheckpoint       unknown_checkpoint   a task has no checkpoint of that number
+├── EnvironmentChanged      environment_changed  what it worked with is not as it was: commit, version
+│   ├── FolderGone          folder_gone          its working directory does not exist any more
+│   └── RuntimeGone         runtime_gone         the runtime of a step that is to go on cannot be used
 └── EngineFault             engine_fault         a defect or a broken installation: report it
 
 Each carries `code` (stable, for programs), the message (what and why) and `hint` (the next step).
@@ -135,6 +141,8 @@ class BudgetReached(TenutoError):
     """A hard cap admits no more."""
 
     code = "budget_reached"
+    kind = "budget"
+    """As core.runs has it: the same, whether the gateway refuses or the driver."""
 
 
 class SandboxUnavailable(TenutoError):
@@ -153,6 +161,42 @@ class NewerTape(TenutoError):
     """The tape was written by a newer Tenuto, in a format that this one does not know."""
 
     code = "newer_tape"
+
+
+class NewerState(TenutoError):
+    """The saved state was written by a newer Tenuto, in a schema that this one does not know."""
+
+    code = "newer_state"
+
+
+class StateDamaged(TenutoError):
+    """What was saved of an execution cannot be read, or not all of it."""
+
+    code = "state_damaged"
+
+
+class UnknownCheckpoint(TenutoError):
+    """A task has no checkpoint of that number; the message lists those it has."""
+
+    code = "unknown_checkpoint"
+
+
+class EnvironmentChanged(TenutoError):
+    """What a task worked with is not as it was when it stopped."""
+
+    code = "environment_changed"
+
+
+class FolderGone(EnvironmentChanged):
+    """A task's working directory does not exist any more."""
+
+    code = "folder_gone"
+
+
+class RuntimeGone(EnvironmentChanged):
+    """The runtime of a step that is to go on cannot be used here any more."""
+
+    code = "runtime_gone"
 
 
 class EngineFault(TenutoError):

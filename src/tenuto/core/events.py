@@ -205,6 +205,10 @@ class Resumed(Event, frozen=True, tag="resumed"):
     """An interrupted or lost execution was started again on the same tape."""
 
     argv: tuple[str, ...] = ()
+    by: str = ""
+    """`auto` where nobody asked for it but its own spec."""
+    forced: bool = False
+    """It was resumed although not all was as it had been."""
 
 
 class Faulted(Event, frozen=True, tag="faulted"):

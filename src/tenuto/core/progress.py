@@ -53,6 +53,8 @@ class Progress:
         self.warnings: list[str] = []
         self.fallbacks: list[ev.FellBack] = []
         self.finished: ev.TaskFinished | None = None
+        self.environment: ev.EnvironmentSeen | None = None
+        self.versions: dict[str, str] = {}  # of runtimes, as they told them last
         self._dependents: dict[str, dict[str, None]] = {}
         self._ready: dict[str, None] = {}
         self._superseded: set[str | None] = set()
@@ -64,27 +66,35 @@ class Progress:
 
         That is so where a damaged tape has lost its plan: the next driver makes it anew.
         """
-        if isinstance(event, _OF_STEPS) and event.step not in self.steps:
-            self._early.append((event, time_ns))
+        if not isinstance(event, _OF_STEPS):
+            self._of_task(event)
+        elif event.step in self.steps:
+            self._of_step(self.steps[event.step], event, time_ns)
         else:
-            self._take(event, time_ns)
+            self._early.append((event, time_ns))
 
-    def _take(self, event: ev.TaskEvent, time_ns: int) -> None:
+    def _of_step(self, one: StepProgress, event: ev.TaskEvent, time_ns: int) -> None:
+        match event:
+            case ev.StepStarted():
+                self._started(one, event)
+            case ev.StepSession():
+                one.session, one.execution = event.session, event.execution
+                if event.version:
+                    self.versions[one.runtime] = event.version
+            case ev.StepUsed():
+                one.tokens += event.tokens
+            case ev.StepFinished():
+                self._finished(one, event, time_ns)
+            case _:
+                pass
+
+    def _of_task(self, event: ev.TaskEvent) -> None:
         match event:
             case ev.Planned(plan=plan):
                 self.plan, self.strategy, self.reason = plan, event.strategy, event.reason
                 self._add(plan.steps)
             case ev.PlanExtended(steps=steps):
                 self._extend(steps)
-            case ev.StepStarted(step=name):
-                self._started(self.steps[name], event)
-            case ev.StepSession(step=name):
-                one = self.steps[name]
-                one.session, one.execution = event.session, event.execution
-            case ev.StepUsed(step=name):
-                self.steps[name].tokens += event.tokens
-            case ev.StepFinished(step=name):
-                self._finished(self.steps[name], event, time_ns)
             case ev.FellBack():
                 self.fallbacks.append(event)
             case ev.Asked(n=n):
@@ -96,6 +106,8 @@ class Progress:
             case ev.Warned(text=text, about=about):
                 self.warnings.append(text)
                 self._undone = self._undone or about in ("rejected", "worktree")
+            case ev.EnvironmentSeen():
+                self.environment, self.finished = event, None  # another life of it begins
             case ev.TaskFinished():
                 self.finished = event
             case _:

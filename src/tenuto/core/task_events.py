@@ -124,8 +124,35 @@ class Warned(Event, frozen=True, tag="warned"):
 
     text: str
     step: str = ""
-    about: Literal["budget", "review", "rejected", "worktree"] = "budget"
-    """A bound; a review without a verdict, or one that was not satisfied; a branch not merged."""
+    about: Literal["budget", "review", "rejected", "worktree", "state"] = "budget"
+    """A bound; a review without a verdict, or one that was not satisfied; a branch not merged; a
+    state file that could not be written."""
+
+
+class EnvironmentSeen(Event, frozen=True, tag="environment_seen"):
+    """Where a life of the task began: what a resume holds against what it finds."""
+
+    cwd: str
+    commit: str = ""
+    """What git has checked out there, if anything."""
+    host: str = ""
+    machine: str = ""
+    """Tells machines apart where they have an id; empty where not."""
+    tenuto: str = ""
+    python: str = ""
+
+
+class Checkpointed(Event, frozen=True, tag="checkpointed"):
+    """A checkpoint that somebody asked for: all before it is on disk, in the tape and as a file."""
+
+    key: str
+    """Names the request, for whoever waits for it."""
+    seq: int = -1
+    """The last event that the file covers."""
+    path: str = ""
+    sha256: str = ""
+    error: str = ""
+    """Why there is no file, if there is none; what is on the tape is safe all the same."""
 
 
 class TaskFinished(Event, frozen=True, tag="task_finished"):
@@ -150,6 +177,8 @@ TaskEvent = (
     | Asked
     | Decided
     | Warned
+    | EnvironmentSeen
+    | Checkpointed
     | TaskFinished
 )
 

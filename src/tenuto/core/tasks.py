@@ -15,6 +15,13 @@ PermissionPolicy = Literal["ask", "edits", "allow", "deny"]
 allowed and the rest asked; all is allowed; all but reading is refused."""
 
 
+class ForkedFrom(msgspec.Struct, frozen=True):
+    """Where a task was forked from: another one, and the checkpoint in it."""
+
+    id: str
+    seq: int
+
+
 class TaskSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a task's driver is given: what is wanted, and every choice that its user made."""
 
@@ -48,3 +55,5 @@ class TaskSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     context: str = ""
     resume: Literal["", "auto"] = ""
     """`auto`: taken up again by itself after a crash of the machine."""
+    forked_from: ForkedFrom | None = None
+    """Set where its first steps are another task's, up to a checkpoint of that."""

@@ -56,7 +56,11 @@ class BlockingEngine:
         self.settings = settings
         self.launcher = launcher
         self.environ = dict(os.environ if environ is None else environ)
-        self.index: Store = Index(project, lambda: recover.rows_from_folders(project))
+        self.index: Store = Index(
+            project,
+            lambda: recover.rows_from_folders(project),
+            lambda tasks: recover.records_from_folders(project, tasks),
+        )
         self.starter = Starter(project, settings, self.index, launcher)
 
     @classmethod
@@ -93,11 +97,16 @@ class BlockingEngine:
             return sessions.start(self, work)
         return self.starter.start(work)
 
-    def resume(self, execution_id: str, force: bool) -> tuple[str, Connection]:
-        """Run an interrupted or lost execution again; for code and commands that takes `force`."""
+    def resume(
+        self, execution_id: str, force: bool, from_seq: int | None = None, by: str = ""
+    ) -> tuple[str, Connection]:
+        """Run an interrupted or lost execution again; for code and commands that takes `force`.
+
+        With `from_seq` a new task goes on from that checkpoint of this one.
+        """
         from tenuto.engine.resume import resume  # few need it
 
-        whole, sock = resume(self, execution_id, force)
+        whole, sock = resume(self, execution_id, force, from_seq, by)
         self._index_state(whole)
         return whole, sock
 
@@ -270,7 +279,7 @@ class BlockingEngine:
     def _note(self, row: Row) -> bool:
         """Tell the index what is true; on a full disk it lags behind the tapes, as it may."""
         try:
-            self.index.settle(row)
+            self.index.settle(row, recover.news(self.project, self.index, row))
         except DiskFull:
             return False
         return True
@@ -360,10 +369,18 @@ class BlockingEngine:
         return self.show(whole)
 
     def interrupt(self, execution_id: str) -> Snapshot:
-        """Ask it to stop, insist after a while, and return once it has."""
+        """Ask it to stop, insist after a while, and return once it has; the hint says what is saved."""
         whole = self.resolve(execution_id)
-        ending.interrupt(self.project, whole, self.settings.interrupt_grace)
-        return self.show(whole)
+        grace = self.settings.interrupt_grace
+        now = ending.interrupt(self.project, self.index, whole, grace)
+        snapshot = self.show(whole)
+        if snapshot.kind != "task":
+            return snapshot
+        # what its agents left running is part of it
+        ending.interrupt_children(self.project, self.index, whole, grace)
+        from tenuto.engine.stopped import told  # code and commands need none of it
+
+        return told(self, snapshot, now)
 
     def resize(self, execution_id: str, rows: int, cols: int) -> None:
         """Tell the execution's terminal its size."""

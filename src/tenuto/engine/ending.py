@@ -15,9 +15,10 @@ from tenuto.core.errors import (
     NotRunning,
     UnknownExecution,
 )
+from tenuto.core.execution import Execution
 from tenuto.core.ids import short
 from tenuto.core.ports import Store
-from tenuto.core.states import State
+from tenuto.core.states import LIVE, RESUMABLE, State
 from tenuto.dispatch import control
 from tenuto.engine import recover
 from tenuto.engine.watch import Watch
@@ -62,7 +63,8 @@ def kill(project: Project, index: Store, execution_id: str, name: str = "KILL") 
     except KeeperUnreachable:
         if name != "SIGKILL":
             raise
-        _take_over(project, execution_id)
+        detail = "SIGKILL on request; its keeper did not answer and was ended too"
+        _take_over(project, execution_id, State.KILLED, "killed", detail)
     if name == "SIGKILL":
         wait_for_end(project, execution_id)
         see_session_off(project, index, execution_id)
@@ -92,7 +94,7 @@ def see_session_off(project: Project, index: Store, cell: str) -> None:
 def kill_children(project: Project, index: Store, execution_id: str) -> None:
     """Kill every live execution that was started inside this one."""
     for row in index.children(execution_id):
-        if recover.settle_row(project, row).state in (State.QUEUED, State.RUNNING, State.WAITING):
+        if recover.settle_row(project, row).state in LIVE:
             try:
                 kill(project, index, row.id)
             except NotRunning:
@@ -101,7 +103,7 @@ def kill_children(project: Project, index: Store, execution_id: str) -> None:
             kill_children(project, index, row.id)
 
 
-def _take_over(project: Project, execution_id: str) -> None:
+def _take_over(project: Project, execution_id: str, state: State, reason: str, detail: str) -> None:
     """End a keeper that does not answer (it may be stopped) and write the exit record for it."""
     execution = recover.load(project, execution_id)
     started = execution.started if execution is not None else None
@@ -125,12 +127,11 @@ def _take_over(project: Project, execution_id: str) -> None:
         execution = recover.load(project, execution_id) or execution  # its last words are read, too
         recover.sweep_after(execution)
         if execution.live:
-            detail = "SIGKILL on request; its keeper did not answer and was ended too"
             size, lines = recover.output_of(project.folder(execution_id))
             pen.append(
                 ev.Ended(
-                    state=State.KILLED,
-                    reason="killed",
+                    state=state,
+                    reason=reason,
                     detail=detail,
                     signal="SIGKILL",
                     size=size,
@@ -151,16 +152,55 @@ def wait_for_end(project: Project, execution_id: str) -> None:
             watch.look()
 
 
-def interrupt(project: Project, execution_id: str, grace: float) -> None:
-    """Interrupt and return once the execution has ended."""
+def interrupt(project: Project, index: Store, execution_id: str, grace: float) -> bool:
+    """Interrupt and return once the execution has ended; False if it was a task interrupted before.
+
+    What does not stop by itself is killed; so is a keeper that does not answer.
+    """
+    name = short(execution_id)
     try:
         control.request(project.folder(execution_id), "interrupt", grace=grace)
     except control.NoKeeper:
-        recover.settle(project, execution_id)
-        raise NotRunning(
-            f"{short(execution_id)} has ended already", f"see: tenuto show {short(execution_id)}"
-        ) from None
+        execution = recover.settle(project, execution_id)
+        state = execution.state if execution is not None else State.LOST
+        if state is State.INTERRUPTED and _is_task(execution):
+            return False
+        hint = f"see: tenuto show {name}"
+        if state in RESUMABLE and _is_task(execution):
+            hint = f"what it had done is saved; to go on: tenuto resume {name}"
+        raise NotRunning(f"{name} has ended already: {state}", hint) from None
+    except KeeperUnreachable:
+        detail = "on request; its keeper did not answer and was ended too"
+        _take_over(project, execution_id, State.INTERRUPTED, "interrupted", detail)
     wait_for_end(project, execution_id)
+    kill_runtimes(project, index, execution_id)
+    return True
+
+
+def _is_task(execution: Execution | None) -> bool:
+    return execution is not None and execution.spec is not None and execution.spec.kind == "task"
+
+
+def kill_runtimes(project: Project, index: Store, execution_id: str) -> None:
+    """See that no agent's process of a task that has ended is left, verified."""
+    for row in index.children(execution_id):
+        if row.kind == "step" and recover.settle_row(project, row).state in LIVE:
+            with suppress(NotRunning):
+                kill(project, index, row.id)
+
+
+def interrupt_children(project: Project, index: Store, execution_id: str, grace: float) -> None:
+    """Interrupt what was started inside an execution and still runs, all at once."""
+    below = [row.id for row in index.children(execution_id)]
+    for one in below:
+        below += [row.id for row in index.children(one)]
+    asked: list[str] = []
+    for one in below:
+        with suppress(control.NoKeeper, KeeperUnreachable):
+            control.request(project.folder(one), "interrupt", grace=grace)
+            asked.append(one)
+    for one in asked:
+        wait_for_end(project, one)
 
 
 def clear(project: Project, execution_id: str) -> None:

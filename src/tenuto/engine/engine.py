@@ -63,6 +63,7 @@ class Engine(TaskVerbs):
         self._threads = ThreadPoolExecutor(_THREADS, "tenuto")
         self._blocking = await self._call(self._open)
         self._health = asyncio.create_task(self._watch_health())
+        self._recovering = self._later(self._recover)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -111,12 +112,13 @@ class Engine(TaskVerbs):
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*arguments))
 
-    def _later(self, function: Callable[..., None], *arguments: Any) -> None:
+    def _later(self, function: Callable[..., None], *arguments: Any) -> Future[None]:
         """Do in a thread what no caller needs to wait for; leaving the engine does."""
         assert self._threads is not None
         future = self._threads.submit(function, *arguments)
         self._noted.add(future)
         future.add_done_callback(self._noted.discard)
+        return future
 
     # Start
 
@@ -229,14 +231,6 @@ class Engine(TaskVerbs):
     def tools(self) -> EngineTools:
         """The composed tools: save, list, show, run, delete."""
         return EngineTools(self._engine, self._host, self._call, self._wait)
-
-    async def resume(
-        self, execution_id: str, *, force: bool = False, wait: float | None = None
-    ) -> Snapshot:
-        """Run an interrupted or lost execution again and wait for it."""
-        began, wait = time.monotonic(), self.settings.patience(wait)
-        whole, sock = await self._call(self._engine.resume, execution_id, force)
-        return await self._wait(self._engine.watch(whole, -1, sock), wait, None, began)
 
     # Wait and read
 
@@ -382,10 +376,8 @@ class Engine(TaskVerbs):
         """Kill every execution of the project that has processes."""
         killed: list[Snapshot] = []
         for snapshot in await self._call(self._engine.at_work):
-            try:
+            with suppress(NotRunning):
                 killed.append(await self.kill(snapshot.id))
-            except NotRunning:
-                continue
         return killed
 
     async def interrupt(self, execution_id: str) -> Snapshot:
@@ -406,9 +398,10 @@ class Engine(TaskVerbs):
         older_s: float | None = None,
         keep: int | None = None,
         max_size: int | None = None,
+        history: bool = False,
     ) -> Cleaned:
-        """Remove ended executions that are too old, too many or too large together."""
-        return await self._call(clean, self._engine, older_s, keep, max_size)
+        """Remove ended executions that are too old, too many or too large; their history if asked."""
+        return await self._call(clean, self._engine, older_s, keep, max_size, history)
 
     # Sessions
 

@@ -55,11 +55,11 @@ class Report(msgspec.Struct, frozen=True):
 def report(engine: BlockingEngine) -> Report:
     """Return what is running now."""
     found = engine.list(running=True, most=None)
-    live = [one for one in found if not _serves(one)]
+    live = [one for one in found if not serves(one)]
     counts = engine.index.counts()
     for one in found:
         state = str(one.state)
-        if _serves(one) and counts.get(state):
+        if serves(one) and counts.get(state):
             counts[state] -= 1
     return Report(
         at=iso(time.time_ns()),
@@ -68,7 +68,7 @@ def report(engine: BlockingEngine) -> Report:
     )
 
 
-def _serves(snapshot: Snapshot) -> bool:
+def serves(snapshot: Snapshot) -> bool:
     """Tell whether it does nothing by itself: a session, or the project's gateway."""
     return snapshot.session_host or (snapshot.title == GATEWAY and snapshot.kind == "command")
 

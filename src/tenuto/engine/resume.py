@@ -4,45 +4,102 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenuto.core.errors import InvalidInput
+import msgspec
+
+from tenuto.core.errors import InvalidInput, StateDamaged
+from tenuto.core.execution import Execution
 from tenuto.core.ids import short
 from tenuto.core.ports import Connection
 from tenuto.core.specs import Spec
-from tenuto.core.states import State
+from tenuto.core.states import RESUMABLE
 from tenuto.engine.work import Options, recorded_inputs
+from tenuto.stores.tape import TapeReader
 
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
 
-def resume(engine: BlockingEngine, execution_id: str, force: bool) -> tuple[str, Connection]:
-    """Start it again: a task goes on where it was; code and commands begin anew, with `force`."""
+def resume(
+    engine: BlockingEngine,
+    execution_id: str,
+    force: bool,
+    from_seq: int | None = None,
+    by: str = "",
+) -> tuple[str, Connection]:
+    """Start it again: a task goes on where it was; code and commands begin anew, with `force`.
+
+    With `from_seq`, a new task begins from that checkpoint, and this one stays as it is. `force` takes
+    over a task whose driver or keeper does not answer, and passes what else can be passed.
+    """
     execution = engine.execution(execution_id)
+    spec = _checked(engine, execution)
+    if from_seq is not None:
+        from tenuto.engine.forking import fork
+
+        return fork(engine, execution, from_seq)
+    if execution.live and spec.kind == "task" and force:
+        from tenuto.engine.takeover import take_over
+
+        take_over(engine, execution)
+        execution = engine.execution(execution.id)
     if execution.live:
-        raise InvalidInput(f"{short(execution.id)} is still {execution.state}")
-    spec = execution.spec
-    if spec is None:
-        raise InvalidInput("its spec cannot be read, so it cannot run again")
-    if spec.session_host:
-        raise InvalidInput(
-            "a session cannot be resumed, its state is gone",
-            f"run a cell: it begins session {spec.session} anew",
-        )
-    if execution.state not in (State.INTERRUPTED, State.LOST):
+        raise InvalidInput(f"{short(execution.id)} is still {execution.state}", _while(execution))
+    if execution.state not in RESUMABLE:
         raise InvalidInput(
             f"{short(execution.id)} {execution.state}: only interrupted and lost ones resume",
-            "run the work anew",
+            _instead(execution),
         )
     if spec.kind == "task":
-        from tenuto.engine.tasks import resumed_work
-
-        return execution.id, engine.starter.resume(execution.id, resumed_work(engine, spec))
+        return execution.id, _task(engine, execution, spec, force, by)
     if not force:
         raise InvalidInput(
             f"resuming a {spec.kind} runs it again from its beginning",
             f"if that is safe: tenuto resume --force {short(execution.id)}",
         )
     return execution.id, _again(engine, execution.id, spec)
+
+
+def _checked(engine: BlockingEngine, execution: Execution) -> Spec:
+    """Return the spec of an execution that can run again at all."""
+    spec = execution.spec
+    if spec is None:
+        with TapeReader(engine.project.folder(execution.id)):
+            pass  # NewerTape says better why
+        raise StateDamaged(
+            f"the spec of {short(execution.id)} cannot be read, so it cannot run again",
+            "run the work anew",
+        )
+    if spec.session_host:
+        raise InvalidInput(
+            "a session cannot be resumed, its state is gone",
+            f"run a cell: it begins session {spec.session} anew",
+        )
+    return spec
+
+
+def _instead(execution: Execution) -> str:
+    if execution.spec is None or execution.spec.kind != "task":
+        return "run the work anew"
+    return f"run it anew, or fork it: tenuto show {short(execution.id)} --checkpoints"
+
+
+def _while(execution: Execution) -> str:
+    name = short(execution.id)
+    if execution.spec is None or execution.spec.kind != "task":
+        return f"wait for its end, or: tenuto kill {name}"
+    return f"follow it: tenuto logs -f {name}; if it does not answer: tenuto resume --force {name}"
+
+
+def _task(
+    engine: BlockingEngine, execution: Execution, spec: Spec, force: bool, by: str
+) -> Connection:
+    from tenuto.engine.tasks import resumed_work
+    from tenuto.engine.validation import check_resume
+
+    passed = check_resume(engine, execution, force)
+    work = resumed_work(engine, spec)
+    work = msgspec.structs.replace(work, events=passed.events)
+    return engine.starter.resume(execution.id, work, by, forced=force and bool(passed.notes))
 
 
 def _again(engine: BlockingEngine, execution_id: str, spec: Spec) -> Connection:

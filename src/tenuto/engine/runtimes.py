@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -47,8 +47,9 @@ async def runtimes(
     environ: Mapping[str, str],
     root: str,
     found: Found | None = None,
+    only: Collection[str] | None = None,
 ) -> list[RuntimeInfo]:
-    """Look at every runtime that is known, and return what was found, in their order.
+    """Look at every runtime that is known, or `only` some, and return what was found, in their order.
 
     `found` is told of each: first that it is not looked at yet, then what came of it.
     """
@@ -71,6 +72,8 @@ async def runtimes(
         return info
 
     known = names(agent_settings.agents, agent_settings.runners)
+    if only is not None:
+        known = tuple(name for name in known if name in only)
     if found is not None:
         for name in known:
             found(RuntimeInfo(name=name, preferred=name == settings.runtime_preferred))

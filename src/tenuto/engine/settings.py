@@ -80,6 +80,10 @@ class Settings(msgspec.Struct, frozen=True):
     """Over MCP the client's user is asked at a bound; else the work goes on with a warning."""
     permissions: Literal["ask", "edits", "allow", "deny"] = "ask"
     """What happens when an agent asks before it uses a tool, where a task does not say."""
+    checkpoint_every: float = 1.0
+    """Seconds between two writings of a running task's state file; 0 for as often as it changes."""
+    checkpoint_keep: int = 8
+    """How many checkpoints that were asked for stay as files of their own, for each task."""
     programs: dict[str, str] = {}
     """The program for a language, where it is not the one on PATH."""
 
@@ -190,6 +194,8 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "budget.task": ("budget_task", parse_dollars),
     "budget.hard": ("budget_hard", _flag),
     "budget.elicit": ("budget_elicit", _flag),
+    "checkpoint.every": ("checkpoint_every", _seconds),
+    "checkpoint.keep": ("checkpoint_keep", _some),
     "permissions": ("permissions", lambda v: _one_of(v, ("ask", "edits", "allow", "deny"))),
     # names that users of the seed system know, in milliseconds
     "asyncHandoverTimeout": ("wait", lambda v: parse_duration(v) / 1000),

@@ -14,14 +14,14 @@ import msgspec
 from tenuto import __version__
 from tenuto.core import events as ev
 from tenuto.core.errors import DiskFull, EngineFault, NotFinished
-from tenuto.core.ids import new_id
+from tenuto.core.ids import new_id, short
 from tenuto.core.listing import Row
 from tenuto.core.ports import Connection, Dispatcher, Store
 from tenuto.core.specs import Limits
 from tenuto.core.states import RESUMABLE, State
 from tenuto.dispatch.control import encode
 from tenuto.engine.holding import held
-from tenuto.engine.recover import fold, output_of, settle, starter_mark
+from tenuto.engine.recover import fold, load, output_of, settle, starter_mark
 from tenuto.engine.settings import Settings
 from tenuto.engine.work import Work
 from tenuto.keeper.faults import point
@@ -73,7 +73,7 @@ class Starter:
         point("start-indexed")
         try:
             created = ev.Created(id=execution_id, spec=spec, version=__version__)
-            pen = Pen.create(self._project.folder(execution_id), created)
+            pen = Pen.create(self._project.folder(execution_id), created, *work.events)
         except OSError as error:
             with suppress(DiskFull):
                 self._index.forget([execution_id])
@@ -87,12 +87,14 @@ class Starter:
         work = msgspec.structs.replace(work, spec=spec)
         return execution_id, self._hand_over(pen, execution_id, work)
 
-    def resume(self, execution_id: str, work: Work) -> Connection:
+    def resume(
+        self, execution_id: str, work: Work, by: str = "", forced: bool = False
+    ) -> Connection:
         """Run an interrupted or lost execution again, on the same tape."""
         settle(self._project, execution_id)
         work = held(work, execution_id, self._project)
         folder = self._project.folder(execution_id)
-        pen = _take_up(folder)
+        pen = self._take_up(execution_id)
         if pen is None:
             raise EngineFault("its tape cannot be read", "run the work anew")
         try:
@@ -107,12 +109,31 @@ class Starter:
                 kept = execution.spec.functions
                 spec = msgspec.structs.replace(work.spec, functions=kept)
                 work = self.with_tools(msgspec.structs.replace(work, spec=spec))
-            pen.append(ev.Resumed(argv=work.spec.argv))
+            pen.append(ev.Resumed(argv=work.spec.argv, by=by, forced=forced))
+            for event in work.events:
+                pen.append(event)
             counted = output_of(folder)
         except BaseException:
             pen.put_down()
             raise
         return self._hand_over(pen, execution_id, work, *counted)
+
+    def _take_up(self, execution_id: str) -> Pen | None:
+        """Take up the pen; a keeper that has written its last word holds it a moment longer."""
+        limit = time.monotonic() + _LEAVE_PATIENCE_S
+        while True:
+            try:
+                return Pen.take_up(self._project.folder(execution_id))
+            except NotFinished:
+                found = load(self._project, execution_id)
+                if found is not None and found.live:
+                    raise NotFinished(
+                        f"{short(execution_id)} is {found.state}: somebody else has resumed it",
+                        f"follow it: tenuto logs -f {short(execution_id)}",
+                    ) from None
+                if time.monotonic() > limit:
+                    raise
+            time.sleep(_PAUSE_S)
 
     def _hand_over(
         self, pen: Pen, execution_id: str, work: Work, size: int = 0, lines: int = 0
@@ -175,18 +196,6 @@ def _taken(sock: Connection) -> bool:
     except TimeoutError:
         sock.shutdown(socket.SHUT_RD)  # a keeper that says from now on that it takes the job fails
         return bool(sock.recv(1))
-
-
-def _take_up(folder: str) -> Pen | None:
-    """Take up the pen; a keeper that has written its last word holds it a moment longer."""
-    limit = time.monotonic() + _LEAVE_PATIENCE_S
-    while True:
-        try:
-            return Pen.take_up(folder)
-        except NotFinished:
-            if time.monotonic() > limit:
-                raise
-        time.sleep(_PAUSE_S)
 
 
 def _job(pen: Pen, execution_id: str, work: Work, size: int = 0, lines: int = 0) -> bytes:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from tenuto.core.execution import Snapshot
+from tenuto.core.listing import Query
+from tenuto.core.states import State
 from tenuto.engine.work import Options, Work
 
 if TYPE_CHECKING:
@@ -16,19 +20,28 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from tenuto.core.budget import BudgetLimits
+    from tenuto.core.history import By, History
     from tenuto.core.progress import Progress
+    from tenuto.core.state import CheckpointInfo
     from tenuto.core.task_events import Decided
     from tenuto.engine.blocking import BlockingEngine
     from tenuto.engine.budgets import BudgetReport
+    from tenuto.engine.history import Moment
+    from tenuto.engine.recovering import Recovered
     from tenuto.engine.runtimes import Found, RuntimeInfo
+    from tenuto.engine.saved import Checkpoint, Known
     from tenuto.engine.settings import Settings
     from tenuto.engine.watch import Watch
 
 _T = TypeVar("_T")
+_LOST = Query(most=1, states=(State.LOST,), kind="task")
 
 
 class TaskVerbs:
     """What an engine can do with tasks; mixed into it."""
+
+    _recovering: Future[None] | None = None
+    _recovered: tuple[Recovered, ...] = ()
 
     if TYPE_CHECKING:
 
@@ -72,7 +85,8 @@ class TaskVerbs:
         from tenuto.engine import tasks
 
         own, of_task = tasks.given_options(options)
-        spec = tasks.checked(self._engine, tasks.task_spec(text, plan=plan, **of_task))
+        spec = tasks.task_spec(text, plan=plan, **of_task)
+        spec = tasks.checked(self._engine, spec, own.get("cwd"))
         return tasks.task_work(self._engine, spec, Options(**own))
 
     async def progress(self, execution_id: str) -> Progress:
@@ -102,12 +116,91 @@ class TaskVerbs:
 
         return await self._call(tasks.decide, self._engine, execution_id, False, n, why, by)
 
+    # Durable state
+
+    async def resume(
+        self,
+        execution_id: str,
+        *,
+        force: bool = False,
+        from_seq: int | None = None,
+        wait: float | None = None,
+    ) -> Snapshot:
+        """Run an interrupted or lost execution again and wait for it.
+
+        A task goes on where it was; with `from_seq` a new one goes on from that checkpoint of it.
+        `force` runs code and commands again from their beginning, takes over a task whose driver does
+        not answer, and passes what a check before the resume finds changed.
+        """
+        began, wait = time.monotonic(), self.settings.patience(wait)
+        whole, sock = await self._call(self._engine.resume, execution_id, force, from_seq)
+        return await self._wait(self._engine.watch(whole, -1, sock), wait, None, began)
+
+    async def checkpoint(self, execution_id: str) -> Checkpoint:
+        """Have a task's state saved, and return once it is on disk."""
+        from tenuto.engine import saved
+
+        return await self._call(saved.checkpoint, self._engine, execution_id)
+
+    async def checkpoints(self, execution_id: str) -> list[CheckpointInfo]:
+        """Return the places from which a task can be forked, oldest first."""
+        from tenuto.engine import saved
+
+        return await self._call(saved.checkpoints_of, self._engine, execution_id)
+
+    async def state(self, execution_id: str) -> Known:
+        """Return all that is saved of a task, and what was wrong with what was read."""
+        from tenuto.engine import saved
+
+        return await self._call(saved.state_of, self._engine, execution_id)
+
+    async def recovered(self) -> tuple[Recovered, ...]:
+        """Return the lost tasks that this engine took up again by itself as it opened, or could not."""
+        if self._recovering is not None:
+            await asyncio.wrap_future(self._recovering)
+        return self._recovered
+
+    def _recover(self) -> None:
+        if not self._engine.index.latest(_LOST) and not self._engine.index.live():
+            return
+        from tenuto.engine.recovering import recover_tasks
+
+        self._recovered = tuple(recover_tasks(self._engine))
+
     @property
     def inside(self) -> str | None:
         """The execution that this process runs in, if any."""
         from tenuto.keeper.procfs import MARK
 
         return self._engine.environ.get(MARK)
+
+    # What became of them
+
+    async def history(
+        self,
+        execution_id: str | None = None,
+        *,
+        since: Moment = None,
+        until: Moment = None,
+        by: By | None = None,
+        change: str = "",
+        task_id: str = "",
+        failed: bool = False,
+        most: int | None = 50,
+    ) -> History:
+        """Return what agents' steps came to, newest first, or by group; and the totals of all that fit.
+
+        `since` and `until` are times, or ages such as "7d". With an id: the steps of one task, which
+        may still run. Else it is of tasks that have ended.
+        """
+        from tenuto.engine.history import history
+
+        return await self._call(
+            lambda: history(
+                self._engine, execution_id, since=since, until=until, by=by, change=change,
+                task_id=task_id, failed=failed, most=most,
+            )
+        )  # fmt: skip
 
     # What there is to work with
 

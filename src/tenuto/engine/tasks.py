@@ -23,7 +23,7 @@ from tenuto.engine.watch import Watch
 from tenuto.engine.work import Options, Work
 from tenuto.keeper.frames import EVENT
 from tenuto.keeper.procfs import MARK
-from tenuto.stores.layout import Project
+from tenuto.stores.layout import Project, current_folder
 from tenuto.stores.tape import TapeReader
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ _CHOICES = {"worktree": get_args(MergeMode), "permissions": get_args(PermissionP
 def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
     """Return a checked TaskSpec; options are its fields, or raise InvalidInput or InvalidPlan."""
     check_text("the task", text)
-    known = [name for name in TaskSpec.__struct_fields__ if name not in ("text", "plan")]
+    known = [
+        name for name in TaskSpec.__struct_fields__ if name not in ("text", "plan", "forked_from")
+    ]
     for name, value in options.items():
         if name not in known:
             raise InvalidInput(f"a task has no option {name!r}", f"it has: {', '.join(known)}")
@@ -82,9 +84,10 @@ def _check_bounds(given: Mapping[str, Any]) -> None:
             check_text(name, given[name])
 
 
-def checked(engine: BlockingEngine, task: TaskSpec) -> TaskSpec:
+def checked(engine: BlockingEngine, task: TaskSpec, cwd: str | None = None) -> TaskSpec:
     """Return the task if every name in it is known here, else raise: before anything is recorded."""
     from tenuto.engine.agent_settings import load_agent_settings
+    from tenuto.engine.skills import skills_of
     from tenuto.engine.strategies import build_plan
 
     _check_depth(engine)
@@ -93,6 +96,12 @@ def checked(engine: BlockingEngine, task: TaskSpec) -> TaskSpec:
         task, roles=agents.roles, tables=agents.selection, strategies=agents.strategies
     )
     check_runtimes(engine, agents, {step.runtime for step in built.plan.steps})
+    skills = skills_of(engine.project.root, engine.environ, agents.skill_paths)
+    for name in dict.fromkeys(name for step in built.plan.steps for name in step.skills):
+        skills.get(name)
+    for name in task.files:  # those of later steps may yet be made
+        if not os.path.exists(os.path.join(cwd or current_folder(), name)):
+            raise InvalidInput(f"there is no file {name}", "name one below the working directory")
     size = len(msgspec.json.encode(built.plan))
     if size > _PLAN_MOST:
         raise InvalidPlan(f"the plan has {size} bytes, {_PLAN_MOST} are the most", "split it")
@@ -320,6 +329,7 @@ def result_document(progress: Progress, most: int | None = None) -> dict[str, An
         "asks": [
             {"n": n, "about": one.about, "text": one.text, "step": one.step, "detail": one.detail}
             for n, one in progress.asked.items()
+            if finished is None  # nobody can answer what an ended task asked
         ],
     }
 

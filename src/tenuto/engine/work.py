@@ -10,6 +10,7 @@ import msgspec
 
 from tenuto.core.confinement import Confinement
 from tenuto.core.errors import InvalidInput
+from tenuto.core.event import Event
 from tenuto.core.quantities import parse_duration
 from tenuto.core.specs import (
     Limits,
@@ -53,6 +54,8 @@ class Work(msgspec.Struct, frozen=True):
     """The events that it may put on its own tape, if it is a task's driver."""
     tether: tuple[int, int] | None = None
     """Pid and start time of the process on whose behalf it runs, and with which it ends."""
+    events: tuple[Event, ...] = ()
+    """What goes on its tape before its process starts: a fork's first steps, what a resume mends."""
     execution_id: str = ""
     """The id it is to have, where someone had to know it before; else a new one."""
 

@@ -60,6 +60,11 @@ def is_exiting(pid: int) -> bool:
     return len(fields) <= 17 or (fields[17] == "1" and bool(int(fields[6]) & _PF_EXITING))
 
 
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process is stopped, by a signal or by whoever traces it: it answers nobody."""
+    return _stat(pid)[:1] in (["T"], ["t"])
+
+
 def processor_time(pid: int) -> float:
     """Return the seconds that a process and those of its children that it has reaped have used."""
     fields = _stat(pid)

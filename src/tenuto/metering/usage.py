@@ -212,6 +212,10 @@ class Reader:
             else:
                 self.chars += self._size
             self.told = bool(value)
+        if self.error and self.input is None and self.output is None and not self.chars:
+            return Usage(
+                model=self.model, error=self.error
+            )  # a refusal, in a stream: it used nothing
         told = self.told and self.input is not None and self.output is not None
         given = asked if self.input is None else self.input
         made = self.output or 0

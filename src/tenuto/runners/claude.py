@@ -72,7 +72,7 @@ class ClaudeRunner:
         """Open a session, or take one up; raises RunnerFailed if that cannot be."""
         path = claude_probe.find(self.program, {**os.environ, **request.env})
         if path is None:
-            hint = "install Claude Code, or set the runtime's program"
+            hint = 'install it, or say in the settings where it is: [programs] claude-code = "PATH"'
             raise RunnerFailed(f"there is no program {self.program}", hint, "missing")
         how = launch(path, request, control=True)
         child = await nursery.spawn(

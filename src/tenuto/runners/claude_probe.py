@@ -20,7 +20,8 @@ ANSWER_WITHIN_S = 30.0
 
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _INSTALL = (
-    "install it with `npm install -g @anthropic-ai/claude-code`, or set the runtime's program"
+    "install it with `npm install -g @anthropic-ai/claude-code`, or say in the settings where it is: "
+    '[programs] claude-code = "PATH"'
 )
 _LOG_IN = "run `claude` and log in, or set ANTHROPIC_API_KEY"
 

@@ -30,7 +30,7 @@ class Pen:
         self.last_ns = 0
 
     @classmethod
-    def create(cls, folder: str, first: Event) -> Pen:
+    def create(cls, folder: str, first: Event, *more: Event) -> Pen:
         """Make the execution's folder and its tape with frame 0; the lock is ours from the start."""
         try:
             make_private(folder)
@@ -52,7 +52,8 @@ class Pen:
         fcntl.flock(fd, fcntl.LOCK_EX)
         pen = cls(folder, fd, dir_fd, frames.new_magic(), 0)
         try:
-            pen._write(frames.preamble(pen.magic) + pen._pack(first))
+            packed = b"".join(pen._pack(event) for event in (first, *more))
+            pen._write(frames.preamble(pen.magic) + packed)
         except BaseException:
             os.unlink(NAME, dir_fd=dir_fd)
             pen.put_down()

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from acp_help import Agents, gone
-from npm_help import packages
+from npm_help import QUICK, SLOW, packages
 
 from tenuto.testing.nursery import PlainNursery
-
-TESTS = Path(__file__).parents[2]
 
 
 async def _close(made: PlainNursery) -> None:
@@ -62,9 +60,9 @@ def agents(tmp_path: Path, nursery: PlainNursery) -> Agents:
 
 @pytest.fixture(scope="session")
 def agents_installed() -> Path:
-    return packages(TESTS / "agents" / "node")
+    return packages(QUICK)
 
 
 @pytest.fixture(scope="session")
 def clients_installed() -> Path:
-    return packages(TESTS / "clients" / "node")
+    return packages(SLOW)

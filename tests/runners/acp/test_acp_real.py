@@ -45,7 +45,7 @@ def agent(request, tmp_path: Path, nursery: PlainNursery):
     if name == "codex":
         made = real_codex(request.getfixturevalue("agents_installed"), tmp_path / "home")
     elif name == "gemini":
-        made = real_gemini(request.getfixturevalue("agents_installed"), tmp_path / "home")
+        made = real_gemini(request.getfixturevalue("clients_installed"), tmp_path / "home")
     else:
         model = name.partition(" ")[2] or "some-model"
         made = real_open_code(request.getfixturevalue("clients_installed"), model)

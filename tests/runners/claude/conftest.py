@@ -8,38 +8,24 @@ from pathlib import Path
 import pytest
 from agent_help import Place
 from faulty import Faulty
-from npm_help import missing, packages
+from npm_help import QUICK, SLOW, program
 
 from tenuto.testing.models import Model
 
-NODE = Path(__file__).parents[2] / "clients" / "node"
+
+@pytest.fixture(scope="session")
+def claude() -> str:
+    return program(QUICK, "@anthropic-ai/claude-code-linux-*/claude")
 
 
 @pytest.fixture(scope="session")
-def installed() -> Path:
-    return packages(NODE)
-
-
-def program(installed: Path, pattern: str) -> str:
-    found = sorted(installed.glob(pattern))
-    if not found:
-        missing(f"{pattern}, a program for this machine")
-    return str(found[0])
+def codex() -> str:
+    return program(QUICK, "@openai/codex-linux-*/vendor/*/bin/codex")
 
 
 @pytest.fixture(scope="session")
-def claude(installed: Path) -> str:
-    return program(installed, "@anthropic-ai/claude-code-linux-*/claude")
-
-
-@pytest.fixture(scope="session")
-def codex(installed: Path) -> str:
-    return program(installed, "@openai/codex-linux-*/vendor/*/bin/codex")
-
-
-@pytest.fixture(scope="session")
-def opencode(installed: Path) -> str:
-    return program(installed, "opencode-linux-*/bin/opencode")
+def opencode() -> str:
+    return program(SLOW, "opencode-linux-*/bin/opencode")
 
 
 @pytest.fixture

@@ -33,12 +33,14 @@ from tenuto.engine.driving.drive import Driver
 from tenuto.engine.driving.nursery import ExecutionNursery
 from tenuto.engine.driving.printing import Printer, plain
 from tenuto.engine.driving.purse import Purse
+from tenuto.engine.driving.saving import Saver
 from tenuto.engine.driving.stepping import Walker
 from tenuto.engine.driving.teller import Teller
 from tenuto.engine.driving.workplaces import Workplaces
 from tenuto.engine.recover import fold
 from tenuto.engine.settings import Settings, load_settings
 from tenuto.engine.strategies import build_plan, extend, review_verdict
+from tenuto.engine.surroundings import seen_here
 from tenuto.engine.tasks import progress_of, result_document, task_of
 from tenuto.keeper.faults import point
 from tenuto.keeper.procfs import MARK
@@ -76,7 +78,14 @@ async def _drive(teller: Teller, project: Project, execution_id: str) -> int:
         agents, _ = load_agent_settings(project.root, os.environ)
         engine = BlockingEngine(project, settings, FreshLauncher())
         cwd = spec.cwd if spec is not None else os.getcwd()
-        status = await _work(teller, engine, task, settings, agents, cwd)
+        every, keep = settings.checkpoint_every, settings.checkpoint_keep
+        saver = Saver(teller, project.folder(execution_id), execution_id, every, keep)
+        saver.begin()
+        teller.tell(seen_here(cwd))
+        try:
+            status = await _work(teller, engine, task, settings, agents, cwd, saver)
+        finally:
+            await saver.end()
     except TenutoError as error:
         print(f"tenuto: {error.message}", file=sys.stderr)
         if error.hint:
@@ -115,6 +124,7 @@ async def _work(
     settings: Settings,
     agents: AgentSettings,
     cwd: str,
+    saver: Saver,
 ) -> str:
     from tenuto.runners.registry import runner
 
@@ -171,6 +181,8 @@ async def _work(
     def heard(message: dict[str, object]) -> None:
         if message.get("type") == "decide":
             desk.decide(message)
+        elif message.get("type") == "checkpoint":
+            saver.checkpoint(str(message.get("key", "")))
         else:
             purse.heard(message)
 

@@ -68,6 +68,7 @@ class Purse:
         self._starting = asyncio.Lock()
         self._deciding = asyncio.Lock()
         self._unmetered: set[str] = set()
+        self._excess: set[tuple[str, str]] = set()
         self._asking: set[asyncio.Task[None]] = set()
         self._limits = budgets.LimitsInForce(engine.project, os.environ)
         hard = self._limits().hard if task.hard is None else task.hard
@@ -103,7 +104,7 @@ class Purse:
                 found = budgets.decide(self._ledger, self._limits(), self._execution, step.id)
                 text = _told(found)
                 if found.verdict == "stop":
-                    raise BudgetReached(text, "raise the limit: tenuto budget --set, or --max-cost")
+                    raise BudgetReached(text, _way_out(found))
                 if found.verdict == "warn" and found.news:
                     self._warn(step.id, text)
                 if found.admitted:
@@ -163,9 +164,22 @@ class Purse:
         step = one.step.id
         if step in self._unmetered and one.attempt <= 1 and not one.tokens.total:
             return Tokens(), None, True  # nothing was told, nothing is in the ledger
+        self._tell_excess(step)
         spend = self._ledger.spend(self._execution, step)
         known = spend.requests > spend.unpriced
         return spend.tokens, spend.cost if known else None, step in self._unmetered
+
+    def _tell_excess(self, step: str) -> None:
+        """Say by how much a hard cap was passed: what was under way when it was reached counts."""
+        if not self._bounded and _boundless(self._limits()):
+            return
+        found = self._ledger.judge(self._execution, step, self._limits())
+        over = [one for one in found.crossings if one.hard and one.spent > one.limit]
+        news = [one for one in over if (one.scope, one.unit) not in self._excess]
+        if news:
+            self._excess.update((one.scope, one.unit) for one in news)
+            text = "; ".join(str(one) for one in news)
+            self._warn(step, f"{text}: by what was under way")
 
     # What the gateway tells
 
@@ -205,6 +219,14 @@ class Purse:
 
 def _boundless(limits: BudgetLimits) -> bool:
     return limits.daily is None and limits.monthly is None and limits.task is None
+
+
+def _way_out(found: Admission) -> str:
+    """Return what would let it go on."""
+    windows = [one.scope for one in found.crossings if one.scope in ("daily", "monthly")]
+    if not windows:
+        return "start it again with a higher limit"
+    return "raise it: tenuto budget --set " + " ".join(f"{one}=AMOUNT" for one in windows)
 
 
 def _told(found: Admission) -> str:

@@ -120,17 +120,17 @@ class Walker:
         cwd = await self._places.place(step)
         brief = self._brief(step, cwd)
         chosen = await self._chooser.choose(step.runtime or self._task.runtime)
-        if step.runtime not in (None, chosen.runner.name):
+        if step.runtime not in (None, chosen.name):
             self._announce(step, str(step.runtime), chosen, chosen.reason)
-        tried = {chosen.runner.name}
+        tried = {chosen.name}
         attempt, failures = one.attempt, 0
         text = brief.text
         while True:
             attempt += 1
-            model = brief.model(chosen.runner.name)
+            model = brief.model(chosen.name)
             self._teller.tell(
                 StepStarted(
-                    step=step.id, attempt=attempt, runtime=chosen.runner.name, role=brief.role,
+                    step=step.id, attempt=attempt, runtime=chosen.name, role=brief.role,
                     model=model, reason=f"runtime: {chosen.reason}; {brief.reason}", cwd=brief.cwd,
                 )
             )  # fmt: skip
@@ -148,8 +148,8 @@ class Walker:
             other = await self._substitute(chosen, end, tries, tried)
             if other is None:
                 break
-            self._announce(step, chosen.runner.name, other, end.message)
-            tried.add(other.runner.name)
+            self._announce(step, chosen.name, other, end.message)
+            tried.add(other.name)
             one.session, chosen, failures = "", other, 0
             text = _handed_on(brief.text, tries) if tries.tools else brief.text
         return await self._result(step, one, chosen, brief, end, attempt, time.monotonic() - began)
@@ -176,11 +176,11 @@ class Walker:
         safe = not tries.tools or self._task.worktree is not None
         if end.kind in NO_FALLBACK or end.kind == "failed" or not safe:
             return None
-        return await self._chooser.substitute(chosen.runner.name, tried)
+        return await self._chooser.substitute(chosen.name, tried)
 
     def _announce(self, step: Step, of: str, to: Chosen, why: str) -> None:
-        self._teller.tell(FellBack(step=step.id, of=of, to=to.runner.name, why=why))
-        self._printer.note(f"[{step.id}] {of} cannot go on ({why}): {to.runner.name} takes over")
+        self._teller.tell(FellBack(step=step.id, of=of, to=to.name, why=why))
+        self._printer.note(f"[{step.id}] {of} cannot go on ({why}): {to.name} takes over")
 
     async def _result(
         self,
@@ -201,7 +201,7 @@ class Walker:
         error = error[:_ERROR_MOST]
         return StepFinished(
             step=step.id, status=status, attempt=attempt, output=end.text[:_OUTPUT_MOST],
-            error=error, kind=end.kind or "", runtime=chosen.runner.name, role=brief.role,
+            error=error, kind=end.kind or "", runtime=chosen.name, role=brief.role,
             model=one.model, session=one.session, tokens=tokens, cost=cost, unmetered=unmetered,
             duration_s=round(duration, 3), branch=branch,
         )  # fmt: skip
@@ -228,7 +228,7 @@ class Walker:
         finally:
             self._active.pop(step.id, None)
             if tries.finished.ok and self._teller.progress.is_continued(step.id):
-                self._kept[step.id] = (chosen.runner.name, session)
+                self._kept[step.id] = (chosen.name, session)
             else:
                 await session.close()
         if tries.over and not tries.finished.ok:
@@ -265,7 +265,7 @@ class Walker:
     ) -> tuple[AgentSession, bool]:
         """Return the session to speak in, and whether it is one that goes on."""
         before = self._kept.pop(step.continues, None) if step.continues else None
-        if before is not None and before[0] == chosen.runner.name:
+        if before is not None and before[0] == chosen.name:
             known = self._teller.progress.steps[str(step.continues)]
             self._teller.tell(
                 StepSession(step=step.id, session=known.session, execution=known.execution)
@@ -273,7 +273,7 @@ class Walker:
             return before[1], True
         if before is not None:
             await before[1].close()
-        taken_up = one.session or self._earlier(step, chosen.runner.name)
+        taken_up = one.session or self._earlier(step, chosen.name)
         runner = chosen.runner
         execution = ""
 
@@ -292,7 +292,7 @@ class Walker:
             endpoint=await self._purse.endpoint(step, chosen),
             bypass=self._task.bypass,
             unasked=self._policy == "allow",
-            title=f"{runner.name}: {step.id}",
+            title=f"{chosen.name}: {step.id}",
         )
         session = await runner.open(request, self._nursery(started))
         return session, request.session is not None

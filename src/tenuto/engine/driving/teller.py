@@ -30,6 +30,7 @@ class Teller:
         self._sock = sock
         self.progress = progress
         self.heard: Callable[[dict[str, Any]], None] = lambda _: None
+        self.told: Callable[[int], None] = lambda _: None
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._number = 0
         self._writer: asyncio.StreamWriter | None = None
@@ -94,6 +95,7 @@ class Teller:
     def _fold(self, events: tuple[Event, ...]) -> None:
         for event in events:
             self.progress.apply(event)  # pyright: ignore[reportArgumentType]
+        self.told(len(events))
 
     def wait_for(self, on: str, detail: str) -> None:
         """Say that the task waits for somebody."""
@@ -120,10 +122,15 @@ class Teller:
         """Let everything go out, and stop."""
         if self._writer is not None:
             self._writer.close()
+<<<<<<< HEAD
             with suppress(
                 OSError
             ):  # drained is not sent: the last word would be lost with this loop
                 await self._writer.wait_closed()
+=======
+            with suppress(OSError):  # the keeper is gone
+                await self._writer.wait_closed()  # draining alone leaves the end in our memory
+>>>>>>> main
         if self._reading is not None:
             self._reading.cancel()
 

@@ -1,0 +1,86 @@
+"""Forking a task: a new one that begins with what the first had done at a checkpoint."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenuto.core.errors import EnvironmentChanged, UnknownCheckpoint
+from tenuto.core.execution import Execution
+from tenuto.core.ids import new_id, short
+from tenuto.core.ports import Connection
+from tenuto.core.quantities import iso
+from tenuto.core.state import CheckpointInfo, checkpoints, forked_events
+from tenuto.core.task_events import StepFinished, TaskEvent
+from tenuto.core.tasks import ForkedFrom, TaskSpec
+from tenuto.engine.saved import task_events
+from tenuto.engine.tasks import resumed_work, task_of
+from tenuto.engine.validation import check_folder
+
+if TYPE_CHECKING:
+    from tenuto.engine.blocking import BlockingEngine
+
+_NAMED = 12
+
+
+def fork(engine: BlockingEngine, execution: Execution, seq: int) -> tuple[str, Connection]:
+    """Start a task that goes on from a checkpoint of another, in any state; that one stays as it is."""
+    spec = execution.spec
+    task = task_of(spec)
+    assert spec is not None
+    events = task_events(engine.project.folder(execution.id))
+    places = checkpoints(events)
+    if seq not in {one.seq for one in places}:
+        raise UnknownCheckpoint(
+            f"{short(execution.id)} has no checkpoint {seq}: {_told(places)}",
+            f"list them: tenuto show {short(execution.id)} --checkpoints",
+        )
+    check_folder(spec.cwd, short(execution.id))
+    whole = new_id()
+    kept = forked_events(events, seq)
+    if task.worktree is not None:
+        kept = _with_branches(engine, execution.id, whole, spec.cwd, kept)
+    origin = ForkedFrom(execution.id, seq)
+    forked: TaskSpec = msgspec.structs.replace(task, forked_from=origin)
+    work = resumed_work(engine, msgspec.structs.replace(spec, task=msgspec.to_builtins(forked)))
+    work = msgspec.structs.replace(work, execution_id=whole, events=tuple(kept))
+    return engine.start(work)
+
+
+def _told(places: list[CheckpointInfo]) -> str:
+    if not places:
+        return "it has none yet"
+    shown = [f"{one.seq} ({one.what}, {iso(one.time_ns)})" for one in places[-_NAMED:]]
+    more = "…, " if len(places) > _NAMED else ""
+    return f"there are {more}{', '.join(shown)}"
+
+
+def _with_branches(
+    engine: BlockingEngine, before: str, now: str, cwd: str, events: list[TaskEvent]
+) -> list[TaskEvent]:
+    """Give the fork branches and worktrees of its own for the steps that it begins with."""
+    from tenuto.engine.worktrees import Worktrees
+
+    base = os.path.join(engine.project.home, "worktrees", now)
+    trees = Worktrees(cwd, base, now, engine.environ)
+    moved: list[TaskEvent] = []
+    for event in events:
+        if isinstance(event, StepFinished) and event.branch:
+            branch = trees.branch_of(event.step)
+            made = subprocess.run(
+                ["git", "-C", cwd, "branch", "--quiet", branch, event.branch],
+                stdin=subprocess.DEVNULL, capture_output=True, check=False,
+            )  # fmt: skip
+            if made.returncode:
+                raise EnvironmentChanged(
+                    f"the branch {event.branch} of step {event.step} of {short(before)} is gone: "
+                    f"{made.stderr.decode('utf-8', 'replace').strip()}",
+                    "run the task anew: what that step changed is not to be had any more",
+                )
+            trees.add(event.step)
+            event = msgspec.structs.replace(event, branch=branch)  # noqa: PLW2901
+        moved.append(event)
+    return moved

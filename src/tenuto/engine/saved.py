@@ -1,0 +1,204 @@
+"""The saved state of tasks: read, written and checked against the tape, which stays the truth."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tenuto.core.errors import DiskFull, KeeperUnreachable, StateDamaged
+from tenuto.core.execution import Execution
+from tenuto.core.ids import new_id, short
+from tenuto.core.state import (
+    CheckpointInfo,
+    ExecutionState,
+    StateFold,
+    checkpoints,
+    mend,
+)
+from tenuto.core.task_events import Checkpointed, TaskEvent, decode_task_event
+from tenuto.dispatch import control
+from tenuto.engine.tasks import task_of
+from tenuto.keeper.frames import EVENT
+from tenuto.stores.layout import as_error
+from tenuto.stores.states import read_state, write_state
+from tenuto.stores.tape import TapeReader, is_kept
+
+if TYPE_CHECKING:
+    from tenuto.engine.blocking import BlockingEngine
+
+_PATIENCE_S = 30.0
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A checkpoint that was asked for: everything up to it is on disk."""
+
+    id: str
+    seq: int
+    """Where the task can be forked from; -1 where it has not come so far yet."""
+    path: str
+    """The state as a file."""
+    state: ExecutionState
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is known of a task, and what was wrong with what was read."""
+
+    state: ExecutionState
+    problems: tuple[str, ...] = ()
+
+
+def folded(folder: str, execution_id: str) -> tuple[StateFold, int]:
+    """Return the fold of a task's whole tape, and how many bytes of it could not be read."""
+    fold = StateFold(execution_id)
+    with TapeReader(folder) as reader:
+        for frame in reader.frames():
+            if frame.stream == EVENT:
+                fold.apply(frame.seq, frame.time_ns, frame.body)
+        return fold, reader.damaged
+
+
+def task_events(folder: str) -> list[tuple[int, int, TaskEvent]]:
+    """Return a task's own events, each with its number and its time."""
+    found: list[tuple[int, int, TaskEvent]] = []
+    with TapeReader(folder) as reader:
+        for frame in reader.events():
+            event = decode_task_event(frame.body)
+            if event is not None:
+                found.append((frame.seq, frame.time_ns, event))
+    return found
+
+
+def _task(engine: BlockingEngine, execution_id: str) -> Execution:
+    """Return an execution that is a task, or raise InvalidInput."""
+    execution = engine.execution(execution_id)
+    task_of(execution.spec)
+    return execution
+
+
+def checkpoints_of(engine: BlockingEngine, execution_id: str) -> list[CheckpointInfo]:
+    """Return the places from which a task can be forked, oldest first."""
+    execution = _task(engine, execution_id)
+    return checkpoints(task_events(engine.project.folder(execution.id)))
+
+
+def state_of(engine: BlockingEngine, execution_id: str) -> Known:
+    """Return a task's state, from its tape; where that is damaged, completed by its state file."""
+    whole = engine.resolve(execution_id)
+    folder = engine.project.folder(whole)
+    engine.execution(whole)  # one whose keeper died is settled first
+    fold, damaged = folded(folder, whole)
+    read = read_state(folder, whole, engine.project.quarantine)
+    problems = list(read.problems)
+    if damaged:
+        problems.append(f"{damaged} bytes of its tape cannot be read")
+    if fold.execution.spec is None:
+        if read.state is None:
+            raise StateDamaged(
+                f"neither the tape nor a state file of {short(whole)} can be read",
+                "start the task anew",
+            )
+        return Known(read.state, (*problems, f"this is its {read.name}: its spec is damaged"))
+    task_of(fold.execution.spec)
+    if damaged and read.state is not None:
+        mend(fold.progress, read.state)
+    return Known(fold.state(), tuple(problems))
+
+
+def save(engine: BlockingEngine, execution_id: str) -> ExecutionState | None:
+    """Write the state file of a task that has ended, from its tape, unless it says so already.
+
+    Returns None where it is live (its driver writes it) or is no task.
+    """
+    folder = engine.project.folder(execution_id)
+    if is_kept(folder):
+        return None
+    fold, _ = folded(folder, execution_id)
+    spec = fold.execution.spec
+    if spec is None or spec.kind != "task":
+        return None
+    state = fold.state()
+    read = read_state(folder, execution_id, engine.project.quarantine)
+    if read.newer is None and (read.state is None or read.state.sha256 != state.sha256):
+        try:
+            write_state(folder, state, True)
+        except OSError as error:
+            raise as_error(error, f"the state of {short(execution_id)} is not saved") from error
+    return state
+
+
+# On request
+
+
+def checkpoint(engine: BlockingEngine, execution_id: str) -> Checkpoint:
+    """Have a task's state saved, and return once it is on disk."""
+    execution = _task(engine, execution_id)
+    if execution.live:
+        found = _ask(engine, execution.id)
+        if found is not None:
+            return found
+    state = save(engine, execution.id)
+    if state is None:
+        raise KeeperUnreachable(
+            f"the writer of {short(execution.id)} lives, but its driver is gone",
+            "try again in a moment, or see: tenuto doctor",
+        )
+    places = checkpoints_of(engine, execution.id)
+    path = f"{engine.project.folder(execution.id)}/state.json"
+    return Checkpoint(execution.id, places[-1].seq if places else -1, path, state)
+
+
+def _ask(engine: BlockingEngine, execution_id: str) -> Checkpoint | None:
+    """Ask the driver; None if it ended meanwhile."""
+    key = new_id()
+    told, seq = wait_for_checkpoint(engine, execution_id, key, _PATIENCE_S)
+    if told is None:
+        return None
+    if told.error:
+        raise DiskFull(
+            f"what {short(execution_id)} has done is safe on its tape, but no state file could be"
+            f" written: {told.error}",
+            "make room with: tenuto clean --older 7d",
+        )
+    folder = engine.project.folder(execution_id)
+    read = read_state(folder, execution_id)
+    state = read.state
+    if state is None:  # another process has put it aside since
+        state = folded(folder, execution_id)[0].state()
+    return Checkpoint(execution_id, seq, told.path, state)
+
+
+def wait_for_checkpoint(
+    engine: BlockingEngine, execution_id: str, key: str, patience_s: float
+) -> tuple[Checkpointed | None, int]:
+    """Ask a driver for a checkpoint and return its answer; None if it ended before.
+
+    Raises KeeperUnreachable where its keeper or the driver itself does not answer in time.
+    """
+    from tenuto.core.errors import NotRunning
+    from tenuto.engine.blocking import sleep
+
+    limit = time.monotonic() + patience_s
+    with engine.watch(execution_id) as watch:
+        watch.only_events = True
+        message = {"type": "checkpoint", "key": key}
+        try:
+            control.request(engine.project.folder(execution_id), "tell", message=message)
+        except (control.NoKeeper, NotRunning):
+            return None, -1
+        while True:
+            for frame in watch.look():
+                event = decode_task_event(frame.body) if frame.stream == EVENT else None
+                if isinstance(event, Checkpointed) and event.key == key:
+                    return event, frame.seq
+            if watch.over:
+                return None, -1
+            left = limit - time.monotonic()
+            if left <= 0:
+                raise KeeperUnreachable(
+                    f"the driver of {short(execution_id)} did not answer within {patience_s:g} s",
+                    "it may be stopped, or its disk full (tenuto doctor);"
+                    f" to take it over: tenuto resume --force {short(execution_id)}",
+                )
+            sleep(watch, left)

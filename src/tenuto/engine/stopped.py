@@ -1,0 +1,66 @@
+"""What an interrupt stopped, and what of the task is saved."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenuto.core.errors import DiskFull, EngineFault
+from tenuto.core.execution import Snapshot
+from tenuto.core.ids import short
+from tenuto.core.progress import Progress
+from tenuto.core.states import State
+from tenuto.engine.saved import save
+from tenuto.engine.tasks import progress_of
+
+if TYPE_CHECKING:
+    from tenuto.engine.blocking import BlockingEngine
+
+_NAMED = 6
+
+
+def told(engine: BlockingEngine, snapshot: Snapshot, now: bool) -> Snapshot:
+    """Return an interrupted task with a hint that says what was stopped and is saved.
+
+    A driver that was ended by force could not write its state: it is written here, from the tape.
+    """
+    with suppress(DiskFull, EngineFault):  # the tape has everything
+        save(engine, snapshot.id)
+    progress = progress_of(engine.project.folder(snapshot.id))
+    if snapshot.state is not State.INTERRUPTED:
+        return snapshot
+    return msgspec.structs.replace(snapshot, hint=_sentence(progress, snapshot.id, now))
+
+
+def document(progress: Progress) -> dict[str, Any]:
+    """Return for programs which steps an interrupt stopped, and which are done or still to do."""
+    steps = progress.steps.values()
+    return {
+        "stopped": [one.step.id for one in steps if one.status in ("interrupted", "running")],
+        "completed": [one.step.id for one in steps if one.status == "completed"],
+        "failed": [
+            one.step.id for one in steps if one.status in ("failed", "skipped_dependency_failed")
+        ],
+        "pending": [one.step.id for one in steps if one.status == "pending"],
+    }
+
+
+def _sentence(progress: Progress, execution_id: str, now: bool) -> str:
+    found = document(progress)
+    total = len(progress.steps)
+    if not total:
+        said = "it had no plan yet"
+    else:
+        cut = _names(found["stopped"])
+        stopped = f"stopped in {cut}" if cut else "stopped between steps"
+        done = _names(found["completed"])
+        said = f"{stopped}; {len(found['completed'])} of {total} steps completed and saved"
+        said += f" ({done})" if done else ""
+    before = "" if now else "it was interrupted before: "
+    return f"{before}{said}; to go on: tenuto resume {short(execution_id)}"
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")

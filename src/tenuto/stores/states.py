@@ -1,0 +1,165 @@
+"""The state files of an execution: written whole or not at all, the one before kept, read with care."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import suppress
+
+import msgspec
+
+from tenuto.core.errors import NewerState, StateDamaged
+from tenuto.core.state import ExecutionState, decode_state, encode_state
+from tenuto.keeper.faults import point
+from tenuto.stores.layout import make_private
+
+NAME = "state.json"
+PREVIOUS = "state.prev.json"
+_KEPT = re.compile(r"state\.(\d+)\.json")
+_MOST = 512 * 1024 * 1024
+
+
+class Read(msgspec.Struct, frozen=True):
+    """What the state files of an execution say, and what was wrong with them."""
+
+    state: ExecutionState | None
+    name: str = ""
+    """The file that it is from."""
+    problems: tuple[str, ...] = ()
+    newer: NewerState | None = None
+    """Set where a file is of a newer Tenuto; it is left where it is."""
+
+
+def write_state(folder: str, state: ExecutionState, safe: bool, as_name: str = NAME) -> str:
+    """Replace a state file at once, and return its path; `safe` returns once it is on disk.
+
+    The state before it stays beside it. Raises OSError where there is no room; then nothing changed.
+    """
+    path = os.path.join(folder, as_name)
+    new = f"{path}.{os.getpid()}.new"
+    try:
+        _write(new, encode_state(state), safe)
+        point("state-written")
+        if as_name == NAME:
+            _keep_previous(folder, path)
+            point("state-previous-kept")
+        os.replace(new, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(new)
+        raise
+    if safe:
+        _sync_folder(folder)
+    point("state-replaced")
+    return path
+
+
+def _write(path: str, data: bytes, safe: bool) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(path, flags, 0o600)
+    try:
+        os.fchmod(fd, 0o600)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        if safe:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _keep_previous(folder: str, path: str) -> None:
+    """Make the current file the previous one as well: there is no moment without one."""
+    link = f"{path}.{os.getpid()}.prev"
+    with suppress(FileNotFoundError):
+        os.unlink(link)
+    try:
+        os.link(path, link, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    os.replace(link, os.path.join(folder, PREVIOUS))
+
+
+def _sync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+# Checkpoints on request
+
+
+def keep_state(folder: str, state: ExecutionState, most: int) -> str:
+    """Write a state under a name of its own, safe on disk, besides the current one.
+
+    The newest `most` of them stay. Returns the path.
+    """
+    path = write_state(folder, state, True, f"state.{state.seq}.json")
+    write_state(folder, state, True)
+    for seq in kept_states(folder)[: -max(1, most)]:
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, f"state.{seq}.json"))
+    return path
+
+
+def kept_states(folder: str) -> list[int]:
+    """Return the checkpoints that have a file, by what each covers, oldest first."""
+    found = (_KEPT.fullmatch(name) for name in os.listdir(folder))
+    return sorted(int(one[1]) for one in found if one is not None)
+
+
+# Reading
+
+
+def read_state(folder: str, execution_id: str, quarantine: str = "") -> Read:
+    """Return the newest state that is whole; bad files are put aside if there is a place for them."""
+    problems: list[str] = []
+    newer: NewerState | None = None
+    for name in (NAME, PREVIOUS):
+        try:
+            state = _read(os.path.join(folder, name), execution_id)
+        except FileNotFoundError:
+            continue
+        except NewerState as error:
+            newer = newer or NewerState(f"{name} of {execution_id}: {error.message}", error.hint)
+            problems.append(newer.message)
+            continue
+        except (StateDamaged, OSError) as error:
+            problems.append(
+                f"{name} cannot be used: {_said(error)}{_aside(folder, name, quarantine)}"
+            )
+            continue
+        return Read(state, name, tuple(problems), newer)
+    return Read(None, "", tuple(problems), newer)
+
+
+def _read(path: str, execution_id: str) -> ExecutionState:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(fd, "rb") as file:
+        if os.fstat(fd).st_size > _MOST:
+            raise StateDamaged(f"it is larger than {_MOST >> 20} MiB")
+        state = decode_state(file.read())
+    if state.id != execution_id:
+        raise StateDamaged(f"it is the state of {state.id}")
+    return state
+
+
+def _said(error: Exception) -> str:
+    return error.message if isinstance(error, StateDamaged) else str(error)
+
+
+def _aside(folder: str, name: str, quarantine: str) -> str:
+    """Move a bad file away; tell where to."""
+    if not quarantine:
+        return ""
+    place = os.path.join(quarantine, f"{os.path.basename(folder)}.{name}.{time.time_ns()}")
+    try:
+        with suppress(FileExistsError):
+            make_private(quarantine)
+        os.rename(os.path.join(folder, name), place)
+    except OSError as error:
+        return f"; it could not be put aside: {error.strerror}"
+    return f"; it was put aside as {place}"
