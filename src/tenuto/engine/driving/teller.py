@@ -122,15 +122,8 @@ class Teller:
         """Let everything go out, and stop."""
         if self._writer is not None:
             self._writer.close()
-<<<<<<< HEAD
-            with suppress(
-                OSError
-            ):  # drained is not sent: the last word would be lost with this loop
-                await self._writer.wait_closed()
-=======
             with suppress(OSError):  # the keeper is gone
                 await self._writer.wait_closed()  # draining alone leaves the end in our memory
->>>>>>> main
         if self._reading is not None:
             self._reading.cancel()
 
