@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from tenuto.bench import (
+    checkpoints,
     codemode,
     control,
     deno,
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "tape": storage.tape,
     "index": storage.index,
     "rebuild": storage.rebuild,
+    "checkpoints": checkpoints.checkpoints,
     "mcp": mcp.mcp,
     "ps": startup.ps,
     "sandbox": sandboxing.sandbox,
