@@ -226,7 +226,7 @@ def test_a_write_that_fails_anywhere_leaves_the_old_state_and_nothing_else(
     def full(*_: object, **__: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(states.os, call, full)
+    monkeypatch.setattr(os, call, full)
     later = folded(*EVENTS, TaskFinished(status="failed")).state()
     with pytest.raises(OSError, match="No space"):
         write_state(str(tmp_path), later, True)

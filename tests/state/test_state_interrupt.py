@@ -180,7 +180,7 @@ def test_a_driver_that_hangs_without_being_stopped_is_found_by_its_silence(
     tasks: BlockingEngine, project: Project, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(takeover, "_PATIENCE_S", 0.5)
-    monkeypatch.setattr(takeover.procfs, "is_stopped", lambda _: False)
+    monkeypatch.setattr(procfs, "is_stopped", lambda _: False)
     execution_id = stopped(tasks)
     with blocking(project) as engine:
         other = begin(engine, A, B, C)

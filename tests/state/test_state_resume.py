@@ -323,9 +323,7 @@ def test_what_ran_on_another_machine_is_refused_and_can_be_forced(
     execution_id = stopped(tasks)
     monkeypatch.setattr(surroundings, "_machine", lambda: "another")
     here = os.uname()
-    monkeypatch.setattr(
-        surroundings.os, "uname", lambda: os.uname_result((here[0], "elsewhere", *here[2:]))
-    )
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result((here[0], "elsewhere", *here[2:])))
     hint = refused(tasks, execution_id, EnvironmentChanged, "another machine")
     assert "--force" in hint
     goes_on(tasks, execution_id, force=True)
