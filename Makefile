@@ -37,10 +37,10 @@ format: setup ## rewrite the code the way `check` wants it
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-test: setup ## the tests, without the slow lane
-	$(BIN)/pytest $(ARGS)
+test: setup ## the tests, without the slow ones, in two lanes at once
+	$(BIN)/python tools/lanes.py $(ARGS)
 
-test-full: setup ## the tests, with the slow lane
+test-full: setup ## the tests, with the slow ones
 	$(BIN)/pytest -m "full or not full" $(ARGS)
 
 requirements: setup ## rewrite tests/requirements.toml from the promise markers

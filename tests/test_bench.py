@@ -13,6 +13,7 @@ from tenuto.engine.work import Options
 # What takes seconds even when it is quick is left to `tenuto bench` itself.
 CHEAP = [
     "start", "throughput", "follower", "stdin", "kill", "crowd", "tape", "index", "rebuild", "sandbox",
+    "history",
 ]  # fmt: skip
 CHEAP += ["hostcalls", "vm", "vms", "vm-crowd", "deno", "tasks"]
 

@@ -27,7 +27,7 @@ def scan(root: Path = ROOT) -> Scan:
     found = Scan(set(), {})
     for path in sorted((root / "tests").rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if name.startswith("tests/frozen/"):
+        if name.startswith("tests/frozen/") or "node_modules" in path.parts:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"), name)
         attributed = _collect(tree, name, set(), found)

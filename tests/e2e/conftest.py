@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from engine_help import assert_nothing_left
 from npm_help import missing, packages
-from runtimes import FULL, PROGRAMS, RUNTIMES
+from runtimes import FULL, MAIN, PROGRAMS, RUNTIMES
 from world import Runtime, World
 
 from tenuto.engine.gateways import TITLE as GATEWAY
@@ -29,11 +29,11 @@ def slow_packages() -> Path:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests that take a runtime with each; those that take long to start, in the slow lane."""
+    """Run a test with each runtime; only those that it names, or the main ones, on every push."""
     if "runtime" not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("runtimes")
-    names = marker.args if marker is not None else tuple(RUNTIMES)
+    names = marker.args if marker is not None else (*MAIN, *FULL)
     cases = [pytest.param(name, marks=[pytest.mark.full] if name in FULL else []) for name in names]
     metafunc.parametrize("runtime", cases, indirect=True)
 
@@ -70,13 +70,18 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         assert_nothing_left(made.project)
 
 
+def _wanted(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Return the runtimes whose programs a test needs."""
+    if "runtime" in request.fixturenames:
+        return (request.getfixturevalue("runtime").runtime,)
+    marker = request.node.get_closest_marker("runtimes")
+    return marker.args if marker is not None else ("claude-code", "codex")
+
+
 @pytest.fixture
 def world(request: pytest.FixtureRequest, shared: World, programs: Find) -> Iterator[World]:
     """The shared project, with the programs that a test uses; no task is left in it."""
-    named = {"claude-code", "codex"}
-    if "runtime" in request.fixturenames:
-        named = {request.getfixturevalue("runtime").runtime}
-    shared.programs |= programs(*sorted(named))
+    shared.programs |= programs(*_wanted(request))
     shared.settings()
     shared.begin()
     yield shared
@@ -88,11 +93,11 @@ def world(request: pytest.FixtureRequest, shared: World, programs: Find) -> Iter
 
 
 @pytest.fixture
-def alone(tmp_path: Path, programs: Find) -> Iterator[World]:
+def alone(request: pytest.FixtureRequest, tmp_path: Path, programs: Find) -> Iterator[World]:
     """A project of its own, for tests that set limits for all of it or script by role."""
     with Model() as model:
         made = World(tmp_path, model)
-        made.programs |= programs("claude-code", "codex")
+        made.programs |= programs(*_wanted(request))
         made.settings()
         yield made
         made.close()

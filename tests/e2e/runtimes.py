@@ -12,7 +12,9 @@ PROGRAMS = {
     "open-code": ("slow", "opencode-linux-*/bin/opencode"),
     "gemini": ("slow", ".bin/gemini"),
 }
-FULL = {"open-code", "gemini", "cli-responses"}
+FULL = ("open-code", "gemini")
+MAIN = ("claude-code", "codex", "cli-anthropic")
+"""One of each kind that is tested on every push."""
 
 
 def _patch(path: str, text: str) -> str:
@@ -20,12 +22,16 @@ def _patch(path: str, text: str) -> str:
     return f"*** Begin Patch\n*** Add File: {path}\n{lines}\n*** End Patch\n"
 
 
+def _echo(path: str, text: str) -> str:
+    return f"printf '%s' '{text}' > {path}"
+
+
 def _loop(name: str, model: str) -> Runtime:
     return Runtime(
         name, "cli", model,
         shell=lambda command: Call("execute", code=command, language="bash"),
         write=lambda path, text: Call("write_file", path=path, content=text),
-        asks=lambda command: Call("execute", code=command, language="bash"),
+        asks=lambda path, text: Call("write_file", path=path, content=text),
     )  # fmt: skip
 
 
@@ -34,16 +40,17 @@ _ALL = (
         "claude-code", "claude-code", "claude-sonnet-4-5",
         shell=lambda command: Call("Bash", command=command, description="as told"),
         write=lambda path, text: Call("Write", file_path=path, content=text),
-        asks=lambda command: Call("Bash", command=command, description="as told"),
+        asks=lambda path, text: Call("Bash", command=_echo(path, text), description="as told"),
     ),
     Runtime(
         "codex", "codex", "gpt-5.5",
         shell=lambda command: Call("exec_command", cmd=command),
         write=lambda path, text: Call("apply_patch", input=_patch(path, text)),
-        asks=lambda command: Call(
-            "exec_command", cmd=command, sandbox_permissions="require_escalated",
+        asks=lambda path, text: Call(
+            "exec_command", cmd=_echo(path, text), sandbox_permissions="require_escalated",
             justification="as told",
         ),
+        keeps_cut=False,
         opens=(Call("tool_search", query="run code or a command to its end", limit=8),),
     ),
     _loop("cli-anthropic", "anthropic:claude-sonnet-4-5"),
@@ -54,14 +61,14 @@ _ALL = (
         "open-code", "open-code", "anthropic/claude-sonnet-4-5",
         shell=lambda command: Call("bash", command=command, description="as told"),
         write=lambda path, text: Call("write", filePath=path, content=text),
-        asks=lambda command: Call("bash", command=command, description="as told"),
+        asks=lambda path, text: Call("bash", command=_echo(path, text), description="as told"),
         acknowledged=1.5,
     ),
     Runtime(
         "gemini", "gemini", "gemini-2.5-pro",
         shell=lambda command: Call("run_shell_command", command=command),
         write=lambda path, text: Call("write_file", file_path=path, content=text),
-        asks=lambda command: Call("run_shell_command", command=command),
+        asks=lambda path, text: Call("run_shell_command", command=_echo(path, text)),
     ),
 )  # fmt: skip
 RUNTIMES = {one.name: one for one in _ALL}

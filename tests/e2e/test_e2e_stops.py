@@ -16,6 +16,7 @@ from tenuto.keeper import procfs
 from tenuto.testing.models import Gate, Model, Say, Slow
 
 GONE_S = 1.0
+"""How long after an end anything of it may live."""
 
 
 def stream(gate: Gate) -> Slow:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from world import Runtime, World
+from runtimes import RUNTIMES
+from world import KEYS, Runtime, World
 
 from tenuto.testing.models import Call, Model
 
+_KEY_HEADERS = ("authorization", "x-api-key", "x-goog-api-key")
+
 
 @pytest.mark.promise("R1", "R2", "B1", "B3")
+@pytest.mark.runtimes(*RUNTIMES)
 def test_a_task_uses_its_own_tools_and_ours(world: World, model: Model, runtime: Runtime) -> None:
     model.play(
         runtime.write(str(world.folder / f"{runtime.name}.txt"), "made by an agent\n"),
@@ -27,9 +31,11 @@ def test_a_task_uses_its_own_tools_and_ours(world: World, model: Model, runtime:
     assert step["output"] == "All is done." and step["session"]
     assert ("step", "task") in task.tree() and task.tree()[1:] == [("code", "step")]
     assert [one["ok"] for one in task.said("tool_ended")] == [True] * 2
-    # the real key is the gateway's alone, and the model's server saw no other
-    sent = {key for one in model.seen for key in one.headers.values() if "tenuto" in key.lower()}
-    assert not sent
+    # the gateway alone has the real key: nothing that the runtime was given is one
+    sent = {one.headers.get(name, "") for one in model.seen for name in _KEY_HEADERS} - {""}
+    assert {one.removeprefix("Bearer ") for one in sent} <= set(KEYS.values()) and len(sent) == 1
+    told = world("export", task.below()[0]).stdout
+    assert not [key for key in KEYS.values() if key in told]
     world.balanced(task)
 
 
@@ -37,41 +43,34 @@ def test_a_task_uses_its_own_tools_and_ours(world: World, model: Model, runtime:
 def test_what_policy_leaves_open_is_decided_from_another_process(
     world: World, model: Model, runtime: Runtime
 ) -> None:
-    outside = (
-        world.base / f"{runtime.name}.outside"
-    )  # beyond what any runtime lets its agent do unasked
-    model.play(
-        runtime.asks(f"echo first > {outside}"),
-        runtime.asks(f"echo second > {outside}"),
-        "I tried both.",
-    )
-    task = world.run(runtime, "Write outside.", "--permissions", "ask")
+    made = world.folder / f"{runtime.name}.asked"
+    model.play(runtime.asks(str(made), "first"), runtime.asks(str(made), "second"), "I tried both.")
+    task = world.run(runtime, "Write a file twice.", "--permissions", "ask")
     shown = task.shown
     assert (shown["state"], shown["waiting_for"]) == ("waiting", "approval"), (shown, task.output)
     (asked,) = shown["task"]["asks"]
-    assert "wants to use" in asked["text"] and "echo first" in str(asked["detail"])
-    assert not outside.exists()
+    assert "wants to use" in asked["text"] and "first" in str(asked["detail"])
+    assert not made.exists()
     assert f"approved #{asked['n']}" in world("approve", task.id).stderr
     model.until(lambda seen: seen.spoken == 1)
     task.wait()
-    assert outside.read_text() == "first\n"
-    done = world("deny", task.id, "--why", "not outside the project")
+    assert made.read_text() == "first"
+    done = world("deny", task.id, "--why", "once is enough")
     assert done.returncode == 0 and "denied #" in done.stderr
     assert task.wait()["state"] == "succeeded", task.output
-    assert outside.read_text() == "first\n"
+    assert made.read_text() == "first"
     decided = [(one["allow"], one.get("why", "")) for one in task.events("decided")]
-    assert decided == [(True, ""), (False, "not outside the project")]
+    assert decided == [(True, ""), (False, "once is enough")]
     world.balanced(task)
 
 
 @pytest.mark.promise("R2")
-@pytest.mark.runtimes("claude-code", "cli-anthropic", "codex", "open-code", "gemini")
 def test_a_policy_refuses_without_asking(world: World, model: Model, runtime: Runtime) -> None:
-    outside = world.base / f"{runtime.name}.refused"
-    model.play(runtime.asks(f"echo no > {outside}"), "I was not allowed to.")
-    task = world.run(runtime, "Write outside.", "--permissions", "deny")
+    made = world.folder / f"{runtime.name}.refused"
+    model.play(runtime.asks(str(made), "no"), "I was not allowed to.")
+    task = world.run(runtime, "Write a file.", "--permissions", "deny")
     assert task.state == "succeeded", task.output
-    assert not outside.exists()
+    assert not made.exists()
     assert [one["by"] for one in task.said("permission_refused")] == ["permissions=deny"]
     assert not task.events("asked")
     world.balanced(task)

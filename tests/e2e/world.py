@@ -56,8 +56,8 @@ class Runtime(msgspec.Struct, frozen=True):
     """Runs a command with a tool of its own."""
     write: Callable[[str, str], Any]
     """Makes a file in the workspace with a tool of its own."""
-    asks: Callable[[str], Any]
-    """Runs a command that it asks for first, if it asks at all."""
+    asks: Callable[[str, str], Any]
+    """Makes a file with a tool that it asks for first."""
     keeps_cut: bool = True
     """Its session keeps what was said before an interrupt."""
     acknowledged: float = 0.1

@@ -37,9 +37,9 @@ def test_each_policy_says_what_goes_unasked(
 @pytest.mark.promise("R2")
 def test_what_an_acp_agent_says_of_a_tool_counts() -> None:
     """Some agents tell the kind of a tool, and no name that says anything."""
-    assert by_policy("ask", "Look at notes.md", "read: notes.md") is not None
-    assert by_policy("ask", "Look at notes.md", "execute: cat notes.md") is None
-    changed = by_policy("edits", "Change notes.md", "edit: notes.md")
+    assert by_policy("ask", "Look at notes.md", "read") is not None
+    assert by_policy("ask", "Look at notes.md", "execute") is None
+    changed = by_policy("edits", "Change notes.md", "edit")
     assert changed is not None and changed.allow
-    refused = by_policy("deny", "curl", "fetch: http://127.0.0.1")
+    refused = by_policy("deny", "curl", "fetch")
     assert refused is not None and not refused.allow

@@ -136,24 +136,36 @@ def test_every_graph_ends_as_its_edges_say(
 @pytest.mark.promise("D2")
 def test_a_drivers_last_words_go_out_whole_however_slowly_they_are_read() -> None:
     near, far = socket.socketpair()
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least that there is
     read = bytearray()
+    go_on = threading.Event()
 
     def slowly() -> None:
         with far:
             while part := far.recv(1000):
                 read.extend(part)
+                if len(read) > 1_980_000:  # the rest is less than what makes a writer wait
+                    go_on.wait(60)
 
     async def speak() -> None:
         teller = Teller(near, Progress())
         await teller.open()
         teller.value(lambda _: "x" * 2_000_000)
         await teller.outcome("succeeded")
-        await teller.close()
+        closing = asyncio.create_task(teller.close())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not closing.done(), "it is not said yet"
+        go_on.set()
+        await closing
 
     reader = threading.Thread(target=slowly)
     reader.start()
-    asyncio.run(speak())
-    reader.join(60)
+    try:
+        asyncio.run(speak())
+    finally:
+        go_on.set()
+        reader.join(60)
     assert not reader.is_alive()
     assert json.loads(read.splitlines()[-1])["state"] == "succeeded"
 

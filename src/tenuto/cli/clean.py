@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from tenuto.cli import exits
 from tenuto.cli.arguments import opened, whole
 from tenuto.cli.words import plural
 from tenuto.core.errors import InvalidInput
@@ -22,6 +23,8 @@ def clean_arguments(parser: argparse.ArgumentParser) -> None:
     add("--older", metavar="T", type=parse_duration, help="those that ended longer ago than that")
     add("--keep", metavar="N", type=whole, help="all but the latest N")
     add("--max-size", metavar="S", type=parse_size, help="the oldest, until the rest fits")
+    text = "and what their agents' steps came to; with --older, of all that is older"
+    add("--history", action="store_true", help=text)
 
 
 def clean(args: argparse.Namespace, console: Console) -> int:
@@ -31,7 +34,7 @@ def clean(args: argparse.Namespace, console: Console) -> int:
     asked = (args.older, args.keep, args.max_size)
     with closing(opened()) as engine:
         if any(one is not None for one in asked):
-            cleaned = retention.clean(engine, *asked)
+            cleaned = retention.clean(engine, *asked, history=args.history)
         else:
             settings = engine.settings
             kept = (settings.retention_age, settings.retention_count, settings.retention_size)
@@ -40,9 +43,15 @@ def clean(args: argparse.Namespace, console: Console) -> int:
                     "what should go? No retention is set",
                     "add --older 7d, --keep 100 or --max-size 1G",
                 )
-            cleaned = retention.clean_by_settings(engine)
+            cleaned = retention.clean_by_settings(engine, args.history)
     if console.json:
-        console.document({"schema": 1, "removed": cleaned.removed, "bytes": cleaned.size})
+        document = {"removed": cleaned.removed, "bytes": cleaned.size, "kept": cleaned.kept}
+        console.document({"schema": 1, **document})
     else:
         console.out(f"removed {plural(cleaned.removed, 'execution')}, {brief_size(cleaned.size)}")
-    return 0
+    if cleaned.kept:
+        console.message(
+            f"{plural(cleaned.kept, 'task')} stayed: no room to write down what their steps came to; "
+            "make room, or let that go too with --history"
+        )
+    return exits.REFUSED if cleaned.kept else 0

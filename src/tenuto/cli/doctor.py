@@ -28,9 +28,10 @@ def doctor_arguments(parser: argparse.ArgumentParser) -> None:
 def doctor(args: argparse.Namespace, console: Console) -> int:
     """Check, and exit with 1 if something is wrong."""
     from tenuto.engine.health import examine
+    from tenuto.engine.history import rebuild
 
     with closing(opened()) as engine:
-        rebuilt = engine.index.rebuild() if args.rebuild else None
+        rebuilt = rebuild(engine) if args.rebuild else None
         checks = examine(engine)
         settings = _settings(engine)
         runtimes = _runtimes(engine)

@@ -1,4 +1,7 @@
-"""tenuto history: what has ended, with totals; or how one execution came to its end."""
+"""tenuto history: what has ended, with totals; or how one execution came to its end.
+
+With --steps, or a flag that only they have, it is about agents' steps: cli/steps.py.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +30,32 @@ _MOST = 50
 
 def history_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `tenuto history`."""
-    parser.add_argument("id", metavar="ID", nargs="?", help="the transitions of one execution")
-    parser.add_argument("--since", metavar="T", help="only after a time, or an age such as 7d")
-    parser.add_argument("-n", metavar="N", type=count, default=_MOST, help="at most so many (50)")
+    add = parser.add_argument
+    add("id", metavar="ID", nargs="?", help="the transitions of one execution, a task's steps")
+    add("--since", metavar="T", help="only after a time, or an age such as 7d")
+    add("-n", metavar="N", type=count, help="list at most so many (50; with --csv all)")
+    steps = parser.add_argument_group("agents' steps")
+    add = steps.add_argument
+    add("--steps", action="store_true", help="list the steps of tasks, with tokens and cost")
+    add("--by", metavar="WHAT", help="total them by model, runtime, day, change, workflow, task, …")
+    add("--until", metavar="T", help="only before a time, or an age")
+    add("--change", metavar="ID", default="", help="only of this change")
+    add("--task-id", metavar="ID", default="", help="only of tasks with this id of yours")
+    add("--failed", action="store_true", help="only those without success")
+    add("--csv", action="store_true", help="print them as CSV")
 
 
 def history(args: argparse.Namespace, console: Console) -> int:
     """Print the history of the project or of one execution."""
+    if any((args.steps, args.by, args.until, args.change, args.task_id, args.failed, args.csv)):
+        from tenuto.cli.steps import steps
+
+        return steps(args, console)
     with closing(opened()) as engine:
         if args.id is not None:
             return _of_one(engine, args.id, console)
         since = parse_moment(args.since, time.time_ns()) if args.since else 0
-        found = engine.list(states=tuple(ENDED), since_ns=since, most=args.n)
+        found = engine.list(states=tuple(ENDED), since_ns=since, most=args.n or _MOST)
     totals = _totals(found)
     if console.json:
         from tenuto.engine.documents import execution_document
@@ -87,10 +104,24 @@ def _summary(totals: dict[str, Any]) -> str:
 
 
 def _of_one(engine: BlockingEngine, execution_id: str, console: Console) -> int:
-    execution = engine.execution(execution_id)
+    from tenuto.core.errors import UnknownExecution
+
+    try:
+        execution = engine.execution(execution_id)
+    except UnknownExecution:  # of a task that was cleaned away, its steps are still known
+        from tenuto.cli.steps import steps_of_one
+
+        return steps_of_one(engine, execution_id, console)
+    is_task = execution.spec is not None and execution.spec.kind == "task"
     if console.json:
         transitions = transition_documents(execution)
-        console.document({"schema": 1, "id": execution.id, "transitions": transitions})
+        document = {"schema": 1, "id": execution.id, "transitions": transitions}
+        if is_task:
+            from tenuto.engine.history import history as of_steps
+            from tenuto.engine.history import history_document
+
+            document |= history_document(of_steps(engine, execution.id, most=None))
+        console.document(document)
         return 0
     before = 0
     for one in execution.transitions:
@@ -98,4 +129,9 @@ def _of_one(engine: BlockingEngine, execution_id: str, console: Console) -> int:
         state = console.paint_state(f"{one.state:<11}")
         console.out(f"{iso(one.time_ns)}  {state}  {step:>8}  {one_line(one.reason)}".rstrip())
         before = one.time_ns
+    if is_task:
+        from tenuto.cli.steps import steps_of_one
+
+        console.out("")
+        return steps_of_one(engine, execution.id, console)
     return 0

@@ -38,7 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "resume": ("run", "go on with a task; run code or a command again"),
     "checkpoint": ("checkpoint", "have a task's state saved now"),
     "show": ("show", "everything known about an execution"),
-    "history": ("history", "past executions, or the transitions of one"),
+    "history": ("history", "past executions, or agents' steps with totals, or one of them"),
     "export": ("show", "an execution with its events and output as NDJSON"),
     "clear": ("ending", "drop an execution's output"),
     "sessions": ("sessions", "list the sessions, or clear some"),

@@ -141,6 +141,8 @@ class BudgetReached(TenutoError):
     """A hard cap admits no more."""
 
     code = "budget_reached"
+    kind = "budget"
+    """As core.runs has it: the same, whether the gateway refuses or the driver."""
 
 
 class SandboxUnavailable(TenutoError):

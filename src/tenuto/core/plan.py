@@ -125,7 +125,8 @@ def _check_step(step: Step) -> None:
         "retry.times": step.retry.times, "retry.pause": step.retry.pause,
     }  # fmt: skip
     for name, value in bounds.items():
-        if value is not None and not 0 <= value < 1e15:
+        nothing = isinstance(value, Decimal) and value.is_nan()  # which cannot even be compared
+        if value is not None and (nothing or not 0 <= value < 1e15):
             raise InvalidPlan(f"{name} of step {step.id!r} is {value}", "0 or more")
 
 

@@ -6,11 +6,14 @@ Ports are added with the part that needs them: summarizers bring theirs.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tenuto.core.confinement import Confinement, Subject
 from tenuto.core.listing import Query, Row
 from tenuto.core.runs import Capabilities, ChildEnd, Probe, RunEvent, RunRequest
+
+if TYPE_CHECKING:
+    from tenuto.core.history import By, ExecutionRecord, Group, HistoryQuery
 
 
 class Connection(Protocol):
@@ -64,8 +67,11 @@ class Store(Protocol):
         """Record a new execution and the text it can be found by."""
         ...
 
-    def settle(self, row: Row) -> None:
-        """Bring a known row to what its tape says; unknown ones stay unknown."""
+    def settle(self, row: Row, records: Sequence[ExecutionRecord] | None = None) -> None:
+        """Bring a known row to what its tape says; unknown ones stay unknown.
+
+        Where records are given, the task has these and no others from then on.
+        """
         ...
 
     def mark_async(self, execution_id: str) -> None:
@@ -73,7 +79,7 @@ class Store(Protocol):
         ...
 
     def forget(self, ids: Sequence[str]) -> None:
-        """Drop rows."""
+        """Drop rows; the records of their steps stay."""
         ...
 
     def get(self, execution_id: str) -> Row | None:
@@ -102,6 +108,18 @@ class Store(Protocol):
 
     def counts(self) -> dict[str, int]:
         """Return how many executions there are in each state."""
+        ...
+
+    def records(self, query: HistoryQuery) -> list[ExecutionRecord]:
+        """Return the records of steps that fit, newest first."""
+        ...
+
+    def totals(self, query: HistoryQuery, by: By | None = None) -> list[Group]:
+        """Return what the records that fit come to, by group; all of them are one without `by`."""
+        ...
+
+    def forget_records(self, ids: Sequence[str], before_ns: int = 0) -> None:
+        """Drop the records of some tasks, and all that are older."""
         ...
 
     def check(self) -> str:

@@ -149,6 +149,8 @@ class PermissionAsked(RunEvent, frozen=True, tag="permission_asked"):
     tool: str
     input: Any = None
     detail: str = ""
+    kind: str = ""
+    """What it does, where the protocol says so: read, search, edit, execute, …; else empty."""
 
 
 class Used(RunEvent, frozen=True, tag="used"):

@@ -56,7 +56,11 @@ class BlockingEngine:
         self.settings = settings
         self.launcher = launcher
         self.environ = dict(os.environ if environ is None else environ)
-        self.index: Store = Index(project, lambda: recover.rows_from_folders(project))
+        self.index: Store = Index(
+            project,
+            lambda: recover.rows_from_folders(project),
+            lambda tasks: recover.records_from_folders(project, tasks),
+        )
         self.starter = Starter(project, settings, self.index, launcher)
 
     @classmethod
@@ -275,7 +279,7 @@ class BlockingEngine:
     def _note(self, row: Row) -> bool:
         """Tell the index what is true; on a full disk it lags behind the tapes, as it may."""
         try:
-            self.index.settle(row)
+            self.index.settle(row, recover.news(self.project, self.index, row))
         except DiskFull:
             return False
         return True
@@ -372,6 +376,8 @@ class BlockingEngine:
         snapshot = self.show(whole)
         if snapshot.kind != "task":
             return snapshot
+        # what its agents left running is part of it
+        ending.interrupt_children(self.project, self.index, whole, grace)
         from tenuto.engine.stopped import told  # code and commands need none of it
 
         return told(self, snapshot, now)

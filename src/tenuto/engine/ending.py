@@ -189,6 +189,20 @@ def kill_runtimes(project: Project, index: Store, execution_id: str) -> None:
                 kill(project, index, row.id)
 
 
+def interrupt_children(project: Project, index: Store, execution_id: str, grace: float) -> None:
+    """Interrupt what was started inside an execution and still runs, all at once."""
+    below = [row.id for row in index.children(execution_id)]
+    for one in below:
+        below += [row.id for row in index.children(one)]
+    asked: list[str] = []
+    for one in below:
+        with suppress(control.NoKeeper, KeeperUnreachable):
+            control.request(project.folder(one), "interrupt", grace=grace)
+            asked.append(one)
+    for one in asked:
+        wait_for_end(project, one)
+
+
 def clear(project: Project, execution_id: str) -> None:
     """Drop the output of a live execution through its keeper, of an ended one by ourselves."""
     try:

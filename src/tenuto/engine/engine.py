@@ -376,10 +376,8 @@ class Engine(TaskVerbs):
         """Kill every execution of the project that has processes."""
         killed: list[Snapshot] = []
         for snapshot in await self._call(self._engine.at_work):
-            try:
+            with suppress(NotRunning):
                 killed.append(await self.kill(snapshot.id))
-            except NotRunning:
-                continue
         return killed
 
     async def interrupt(self, execution_id: str) -> Snapshot:
@@ -400,9 +398,10 @@ class Engine(TaskVerbs):
         older_s: float | None = None,
         keep: int | None = None,
         max_size: int | None = None,
+        history: bool = False,
     ) -> Cleaned:
-        """Remove ended executions that are too old, too many or too large together."""
-        return await self._call(clean, self._engine, older_s, keep, max_size)
+        """Remove ended executions that are too old, too many or too large; their history if asked."""
+        return await self._call(clean, self._engine, older_s, keep, max_size, history)
 
     # Sessions
 

@@ -17,6 +17,7 @@ from tenuto.dispatch.launch import ZygoteLauncher
 from tenuto.interpreters.probing import probe
 from tenuto.keeper import cgroup, procfs
 from tenuto.sandboxes import Ladder
+from tenuto.stores.archive import Archive
 from tenuto.stores.tape import is_kept
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def examine(engine: BlockingEngine) -> list[Check]:
     checks = [_platform(), _disk(engine), _index(engine), _containment(), _input_seen()]
     if isinstance(engine.launcher, ZygoteLauncher):
         checks.append(_zygote(engine.launcher))
+    checks += _history(engine)
     checks += _keepers(engine)
     checks += _interpreters(engine)
     checks += _sandbox(engine)
@@ -88,6 +90,20 @@ def _index(engine: BlockingEngine) -> Check:
         return Check("index", False, error.message, error.hint)
     hint = "tenuto doctor --rebuild" if wrong else ""
     return Check("index", not wrong, wrong or f"{total} executions", hint)
+
+
+def _history(engine: BlockingEngine) -> Iterator[Check]:
+    """Look at what is kept of tasks that were cleaned away, if anything is."""
+    try:
+        found = Archive(engine.project).health()
+    except (TenutoError, OSError) as error:
+        yield Check("history", False, str(error), getattr(error, "hint", ""))
+        return
+    if found.damaged:
+        text = f"{brief_size(found.damaged)} of the records of cleaned tasks cannot be read"
+        yield Check("history", False, text, "put them aside with: tenuto doctor --rebuild")
+    elif found.records:
+        yield Check("history", True, f"{found.records} records of cleaned tasks")
 
 
 def _containment() -> Check:

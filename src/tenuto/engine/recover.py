@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,7 +19,7 @@ from tenuto.core.event import Event
 from tenuto.core.execution import Execution
 from tenuto.core.ids import born_ms
 from tenuto.core.listing import Row
-from tenuto.core.states import State
+from tenuto.core.states import LIVE, State
 from tenuto.keeper import cgroup, procfs
 from tenuto.keeper.frames import EVENT
 from tenuto.keeper.sweep import sweep
@@ -25,6 +27,10 @@ from tenuto.stores.layout import Project
 from tenuto.stores.pen import Pen
 from tenuto.stores.tape import NAME as TAPE
 from tenuto.stores.tape import TapeReader, is_kept
+
+if TYPE_CHECKING:
+    from tenuto.core.history import ExecutionRecord
+    from tenuto.core.ports import Store
 
 _SWEEP_S = 5.0
 _JUST_MADE_S = 2.0
@@ -248,3 +254,30 @@ def rows_from_folders(project: Project) -> list[Row]:
             text = execution.spec.code or " ".join(execution.spec.argv)
             rows.append(msgspec.structs.replace(row_of(execution), text=text))
     return rows
+
+
+# What tasks' steps came to. Few executions are tasks: nothing is loaded for the others.
+
+
+def news(project: Project, index: Store, row: Row) -> list[ExecutionRecord] | None:
+    """Return the records that the index should have with a row; None if it has them already.
+
+    Row and records are written together: an end that the index knows has its records there.
+    """
+    if row.kind != "task" or row.state in LIVE:
+        return None
+    known = index.get(row.id)
+    if known is not None and (known.state, known.ended_ns) == (row.state, row.ended_ns):
+        return None
+    from tenuto.engine.history import records_of
+
+    return records_of(project, row.id)
+
+
+def records_from_folders(project: Project, tasks: Sequence[str]) -> Iterable[ExecutionRecord]:
+    """Return the records of all steps: from these tasks' tapes, and of those that are gone."""
+    if not tasks and not os.path.isdir(project.history):
+        return ()
+    from tenuto.engine.history import all_records
+
+    return all_records(project, tasks)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenuto.core.errors import InvalidInput
+from tenuto.core.errors import DiskFull, InvalidInput
 from tenuto.core.listing import Query, Row
 from tenuto.core.states import ENDED
 from tenuto.stores.tape import NAME as TAPE
@@ -18,12 +21,16 @@ from tenuto.stores.tape import NAME as TAPE
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
+_BATCH = 50  # tasks whose records are written down with one sync
+
 
 class Cleaned(msgspec.Struct, frozen=True):
     """What a cleaning removed."""
 
     removed: int
     size: int
+    kept: int = 0
+    """Tasks that had to stay: there was no room to write down what their steps came to."""
 
 
 def clean(
@@ -31,8 +38,13 @@ def clean(
     older_s: float | None = None,
     keep: int | None = None,
     max_size: int | None = None,
+    history: bool = False,
 ) -> Cleaned:
-    """Remove ended executions that are too old, too many or too large together; oldest first."""
+    """Remove ended executions that are too old, too many or too large together; oldest first.
+
+    The records of tasks' steps stay, unless the history is to go too: then those of what is removed
+    do, and with an age all that are older.
+    """
     if any(bound is not None and bound < 0 for bound in (older_s, keep, max_size)):
         raise InvalidInput("a bound for cleaning cannot be below zero")
     engine.settle_live()
@@ -45,19 +57,63 @@ def clean(
         doomed |= {row.id: row for row in rows[keep:]}
     if max_size is not None:
         doomed |= _over_size(engine, [row for row in rows if row.id not in doomed], max_size)
-    sizes = {one: _remove(engine.project.folder(one)) for one in doomed}
-    removed = {one: size for one, size in sizes.items() if size is not None}
+    removed, kept = _remove_all(engine, doomed, history)
     engine.index.forget(list(removed))
-    return Cleaned(len(removed), sum(removed.values()))
+    if history:
+        from tenuto.stores.archive import Archive
+
+        edge = 0 if older_s is None else max(0, time.time_ns() - int(older_s * 1e9))
+        tasks = [one for one in removed if doomed[one].kind == "task"]
+        Archive(engine.project).drop(tasks, edge)
+        engine.index.forget_records(tasks, edge)
+    return Cleaned(len(removed), sum(removed.values()), kept)
 
 
-def clean_by_settings(engine: BlockingEngine) -> Cleaned:
+def _remove_all(
+    engine: BlockingEngine, doomed: dict[str, Row], history: bool
+) -> tuple[dict[str, int], int]:
+    """Remove folders and return their sizes, and how many tasks could not be."""
+    tasks = [one for one, row in doomed.items() if row.kind == "task" and not history]
+    removed: dict[str, int] = {}
+    for one in doomed.keys() - set(tasks):  # first, for they make room for the records of the rest
+        size = _remove(engine.project.folder(one))
+        if size is not None:
+            removed[one] = size
+    kept = 0
+    for at in range(0, len(tasks), _BATCH):
+        batch = tasks[at : at + _BATCH]
+        try:
+            removed |= _remove_tasks(engine, batch)
+        except DiskFull:
+            kept += len(batch)
+    return removed, kept
+
+
+def _remove_tasks(engine: BlockingEngine, ids: Sequence[str]) -> dict[str, int]:
+    """Remove tasks after what their steps came to is safe on disk."""
+    from tenuto.core.history import ExecutionRecord, HistoryQuery
+    from tenuto.engine.history import records_of
+    from tenuto.stores.archive import Archive
+
+    project, records, removed = engine.project, list[ExecutionRecord](), dict[str, int]()
+    with ExitStack() as locks:
+        free = [one for one in ids if _lock(project.folder(one), locks)]
+        for one in free:
+            # where the tape cannot be read any more, the index may still know
+            records += records_of(project, one) or engine.index.records(HistoryQuery(execution=one))
+        Archive(project).keep(records)
+        for one in free:
+            removed[one] = _remove_folder(project.folder(one))
+    return removed
+
+
+def clean_by_settings(engine: BlockingEngine, history: bool = False) -> Cleaned:
     """Do what the retention settings ask for; nothing by default."""
     settings = engine.settings
     bounds = (settings.retention_age, settings.retention_count, settings.retention_size)
     if all(bound is None for bound in bounds):
         return Cleaned(0, 0)
-    return clean(engine, *bounds)
+    return clean(engine, *bounds, history=history)
 
 
 def _over_size(engine: BlockingEngine, rows: list[Row], max_size: int) -> dict[str, Row]:
@@ -81,19 +137,27 @@ def folder_size(folder: str) -> int:
 
 def _remove(folder: str) -> int | None:
     """Remove an execution's folder and return its size; None if it is kept, or resumed just now."""
-    lock = -1
+    with ExitStack() as locks:
+        return _remove_folder(folder) if _lock(folder, locks) else None
+
+
+def _lock(folder: str, locks: ExitStack) -> bool:
+    """Take the lock of an execution's tape, as long as `locks` are held; False if another has it."""
     try:
         lock = os.open(os.path.join(folder, TAPE), os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
     except OSError:
-        pass  # no tape
+        return True  # no tape
+    locks.callback(os.close, lock)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EACCES)
+    return True
+
+
+def _remove_folder(folder: str) -> int:
     size = folder_size(folder)
     shutil.rmtree(folder, ignore_errors=True)
-    if lock >= 0:
-        os.close(lock)
     try:
         os.rmdir(os.path.dirname(folder))  # only when it was the last of its day
     except OSError:

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from tenuto.core.budget import BudgetLimits
+    from tenuto.core.history import By, History
     from tenuto.core.progress import Progress
     from tenuto.core.state import CheckpointInfo
     from tenuto.core.task_events import Decided
     from tenuto.engine.blocking import BlockingEngine
     from tenuto.engine.budgets import BudgetReport
+    from tenuto.engine.history import Moment
     from tenuto.engine.recovering import Recovered
     from tenuto.engine.runtimes import Found, RuntimeInfo
     from tenuto.engine.saved import Checkpoint, Known
@@ -170,6 +172,34 @@ class TaskVerbs:
         from tenuto.keeper.procfs import MARK
 
         return self._engine.environ.get(MARK)
+
+    # What became of them
+
+    async def history(
+        self,
+        execution_id: str | None = None,
+        *,
+        since: Moment = None,
+        until: Moment = None,
+        by: By | None = None,
+        change: str = "",
+        task_id: str = "",
+        failed: bool = False,
+        most: int | None = 50,
+    ) -> History:
+        """Return what agents' steps came to, newest first, or by group; and the totals of all that fit.
+
+        `since` and `until` are times, or ages such as "7d". With an id: the steps of one task, which
+        may still run. Else it is of tasks that have ended.
+        """
+        from tenuto.engine.history import history
+
+        return await self._call(
+            lambda: history(
+                self._engine, execution_id, since=since, until=until, by=by, change=change,
+                task_id=task_id, failed=failed, most=most,
+            )
+        )  # fmt: skip
 
     # What there is to work with
 

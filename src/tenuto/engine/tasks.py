@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 TELLS = tuple(str(one.__struct_config__.tag) for one in get_args(TaskEvent))
 _PATIENCE_S = 10.0
+_MOST = 10**15
 _PLAN_MOST = 8 * 1024 * 1024  # as JSON: it must fit into one record
 _CHOICES = {"worktree": get_args(MergeMode), "permissions": get_args(PermissionPolicy)}
 
@@ -53,6 +54,7 @@ def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
             given[name] = _texts(name, given[name])
     if "max_cost" in given:
         given["max_cost"] = _dollars("max_cost", given["max_cost"])
+    _check_bounds(given)
     if plan is not None:
         given["plan"] = check_plan(plan) if isinstance(plan, Plan) else read_plan(plan)
     elif not text.strip():
@@ -67,6 +69,16 @@ def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
         raise InvalidInput(
             f"the task's options do not fit: {error}", "see: tenuto task -h"
         ) from None
+
+
+def _check_bounds(given: Mapping[str, Any]) -> None:
+    for name, least in (("max_tokens", 0), ("concurrency", 1)):
+        value = given.get(name, least)
+        if isinstance(value, int) and not least <= value < _MOST:
+            raise InvalidInput(f"{name} is {value}", f"{least} or more, or leave it out")
+    for name in ("context", "change", "task_id", "workflow"):
+        if name in given:
+            check_text(name, given[name])
 
 
 def checked(engine: BlockingEngine, task: TaskSpec) -> TaskSpec:
@@ -113,7 +125,7 @@ def _dollars(name: str, value: object) -> Decimal:
         amount = Decimal(str(value))
     except InvalidOperation:
         amount = Decimal("NaN")
-    if not amount.is_finite() or amount < 0:
+    if not amount.is_finite() or not 0 <= amount < _MOST:
         raise InvalidInput(f"{name} is {value!r}, which is no amount of dollars", "such as 2.00")
     return amount
 
@@ -255,8 +267,8 @@ def result_document(progress: Progress, most: int | None = None) -> dict[str, An
     steps = [
         {
             "id": one.step.id, "status": one.status, "role": one.role, "runtime": one.runtime,
-            "model": one.model, "attempts": one.attempt, "output": one.output[:each],
-            "error": one.error[:each],
+            "model": one.model, "attempts": one.attempt,
+            "output": one.output[:each], "error": one.error[:each],
             "tokens_in": one.tokens.input + one.tokens.cache_read + one.tokens.cache_write,
             "tokens_out": one.tokens.output, "cost": _money(one.cost),
             "unmetered": one.unmetered, "duration_s": one.duration_s, "session": one.session,

@@ -121,7 +121,7 @@ class Gateway:
             if provider == "_tenuto":
                 await self._own(request, below, send)
                 return
-            if provider not in PROVIDERS or ".." in request.path.split("/"):
+            if provider not in PROVIDERS or request.ambiguous:
                 raise _RefusedError(404, "Tenuto gateway: there is nothing at this path")
             whose = self._whose(request)
             body = await body_of(receive)
@@ -194,6 +194,8 @@ class Gateway:
         ask = kind.ask(body, below, request.query)
         if ask is None:
             raise _RefusedError(400, "Tenuto gateway: the request is no JSON with a model in it")
+        if ask.hidden:
+            raise _RefusedError(400, f"Tenuto gateway: {ask.hidden}")
         await self._counted(relay, kind, ask, whose, send)
 
     # One counted request

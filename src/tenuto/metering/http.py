@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -24,6 +25,10 @@ _KEYS = (b"x-api-key", b"authorization", b"x-goog-api-key")
 # the gateway's own, and what would make another request of it than the one that was counted
 _OURS = frozenset(
     [*_KEYS, *b"host content-length accept-encoding cookie x-http-method-override".split()]
+)
+# what every server reads alike: no fragment, and nothing packed that would be a path's own sign
+_PLAIN_PATH = re.compile(
+    r"(?:[A-Za-z0-9._~:@/+,=!$&'()*-]|%(?!00|2[35Ff]|3[BbFf]|5[Cc])[0-9A-Fa-f]{2})*"
 )
 
 
@@ -65,6 +70,13 @@ class Request(msgspec.Struct, frozen=True):
         if any(key in (b"origin", b"sec-fetch-site") for key, _ in self.headers):
             return "it comes from a browser"
         return ""
+
+    @property
+    def ambiguous(self) -> bool:
+        """Its path may mean another one to whoever it is passed on to than it does to us."""
+        if not _PLAIN_PATH.fullmatch(self.raw_path):
+            return True
+        return any(part in (".", "..") for part in self.path.split("/"))
 
     def candidates(self) -> list[str]:
         """Return everything that may be a key, wherever providers have it."""

@@ -39,33 +39,57 @@ def tokens_of(chars: int) -> int:
 
 
 class Events:
-    """Splits a stream of server-sent events; each comes with its raw bytes and its data."""
+    """Splits a stream of server-sent events; each comes with its raw bytes and its data.
 
-    def __init__(self) -> None:
-        """Begin."""
-        self._rest = b""
+    An event or a line larger than any provider's is let by unread, in pieces, so that a stream
+    without an end takes no memory without an end.
+    """
+
+    def __init__(self, most: int = _MOST) -> None:
+        """Begin; `most` is what one event may hold."""
+        self._most = most
+        self._rest = (
+            bytearray()
+        )  # it grows in place: a long line is not copied for each piece of it
         self._raw: list[bytes] = []
         self._data: list[bytes] = []
         self._size = 0
+
+    @property
+    def held(self) -> int:
+        """How many bytes wait for the end of their event."""
+        return self._size + len(self._rest)
 
     def feed(self, chunk: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the events that are complete now."""
         looked = max(0, len(self._rest) - 1)  # a return at its end may have got its other half
         self._rest += chunk
+        if len(self._rest) > self._most:  # no line of a provider is so long
+            yield self._unread()
+            return
         at = 0
-        for end in _LINE_END.finditer(self._rest, looked):
-            line, raw = self._rest[at : end.start()], self._rest[at : end.end()]
-            at = end.end()
+        found: list[tuple[int, int]] = [
+            end.span() for end in _LINE_END.finditer(self._rest, looked)
+        ]
+        for begin, end in found:
+            line, raw = bytes(self._rest[at:begin]), bytes(self._rest[at:end])
+            at = end
             self._raw.append(raw)
             self._size += len(raw)
             if not line:
                 yield self._take()
-            elif line.startswith(b"data:") and self._size < _MOST:
+            elif line.startswith(b"data:"):
                 self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
-        self._rest = self._rest[at:]
-        if len(self._rest) > _MOST:  # no line of a provider is so long
-            self._raw.append(self._rest)
-            self._rest = b""
+            if self._size > self._most:
+                yield b"".join(self._raw), b""
+                self._raw, self._data, self._size = [], [], 0
+        del self._rest[:at]
+
+    def _unread(self) -> tuple[bytes, bytes]:
+        event = b"".join(self._raw) + bytes(self._rest), b""
+        self._raw, self._data, self._size = [], [], 0
+        self._rest.clear()
+        return event
 
     def _take(self) -> tuple[bytes, bytes]:
         event = b"".join(self._raw), b"\n".join(self._data)
@@ -79,7 +103,7 @@ class Events:
 
     def remainder(self) -> bytes:
         """Return the bytes that no event was made of yet."""
-        return b"".join(self._raw) + self._rest
+        return b"".join(self._raw) + bytes(self._rest)
 
 
 class Objects:
@@ -188,6 +212,10 @@ class Reader:
             else:
                 self.chars += self._size
             self.told = bool(value)
+        if self.error and self.input is None and self.output is None and not self.chars:
+            return Usage(
+                model=self.model, error=self.error
+            )  # a refusal, in a stream: it used nothing
         told = self.told and self.input is not None and self.output is not None
         given = asked if self.input is None else self.input
         made = self.output or 0

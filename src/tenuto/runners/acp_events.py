@@ -77,6 +77,7 @@ class _Tool(msgspec.Struct):
     output: str = ""
     began: bool = False
     ended: bool = False
+    kind: str = ""
 
 
 class Listener:
@@ -130,15 +131,16 @@ class Listener:
             self._spent(update)
             self._paid = self._cost
 
-    def asked(self, update: Update) -> tuple[str, Any, list[RunEvent]]:
-        """Return the tool's name and input of a permission request, and what is to be told first."""
+    def asked(self, update: Update) -> tuple[_Tool, list[RunEvent]]:
+        """Return the tool that a permission is asked for, and what is to be told first."""
         tool = self._known(update)
-        return tool.name, tool.input, list(self._begin(update.tool_call_id, tool))
+        return tool, list(self._begin(update.tool_call_id, tool))
 
     def _known(self, update: Update) -> _Tool:
         tool = self._tools.get(update.tool_call_id)
         if tool is None:
             tool = self._tools[update.tool_call_id] = _Tool(_name(update))
+        tool.kind = update.kind or tool.kind
         if update.raw_input not in (None, {}, ""):
             tool.input = update.raw_input
         elif tool.input is None and update.title and update.title != tool.name:

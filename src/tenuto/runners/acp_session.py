@@ -128,7 +128,7 @@ class AcpSession:
             {"sessionUpdate": "tool_call_update", **params["toolCall"]}, Update
         )
         options = {str(one["kind"]): str(one["optionId"]) for one in params["options"]}
-        name, given, first = self._listener.asked(update)
+        tool, first = self._listener.asked(update)
         if self._request.bypass:
             chosen = options.get("allow_once") or options.get("allow_always")
             return _outcome(chosen)
@@ -141,7 +141,9 @@ class AcpSession:
             detail = f"{detail} (can only be allowed for the rest of the session)".strip()
         for event in first:
             self._events.put_nowait(event)
-        self._events.put_nowait(PermissionAsked(question, name, given, detail))
+        # a title without a kind may be the model's own words: it says nothing about what is done
+        kind = tool.kind or "other"
+        self._events.put_nowait(PermissionAsked(question, tool.name, tool.input, detail, kind))
         try:
             return _outcome(await waiting)
         finally:

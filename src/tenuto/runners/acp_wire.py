@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, cast
 
 from tenuto.core.ports import Child
+from tenuto.runners.oneshot_lines import sound
 
 _KEPT = 2000
 
@@ -65,6 +66,8 @@ class ChildTransport:
             return None
         try:
             message: Any = json.loads(line)
+            if b"\\ud" in line or b"\\uD" in line:  # half a character, cut by whoever streams
+                message = sound(message)
         except (ValueError, RecursionError) as error:
             if b'"jsonrpc"' in line:
                 shown = line[:200].decode("utf-8", "replace")

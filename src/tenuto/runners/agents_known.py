@@ -2,10 +2,10 @@
 
 Without an endpoint an agent runs as its user has it: own login, own settings, own sessions. With one
 it is pointed at the gateway. Codex and Gemini then get a configuration home of their own, below the
-`home` that the runner was made with: `<home>/codex`, `<home>/gemini`. It holds their sessions too, so
-a session can be taken up only by a runner with the same `home`: give it a folder that lives as long
-as the task. OpenCode takes its configuration from the environment, and keeps its sessions where it
-always does.
+`home` that the runner was made with: `<home>/codex/…`, one for each session, and `<home>/gemini`. It
+holds their sessions too, so a session can be taken up only by a runner with the same `home`: give it
+a folder that lives as long as the task. OpenCode takes its configuration from the environment, and
+keeps its sessions where it always does.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
@@ -136,10 +139,12 @@ def codex(home: str, program: str = "codex-acp") -> AcpRunner:
     def launch(request: RunRequest) -> Launch:
         # its own default has a model decide what is allowed: that is for our user to say
         mode = "agent-full-access" if request.bypass else "workspace-write"
-        env = {"NO_BROWSER": "1", "INITIAL_AGENT_MODE": mode}
+        # and it asks a model what its user may say next, after every turn: we have nobody who types
+        quiet = {"NO_BROWSER": "1", "CODEX_ACP_PROMPT_SUGGESTIONS": "false"}
+        env = {**quiet, "INITIAL_AGENT_MODE": mode}
         if request.endpoint is None:
             return Launch(argv=(program,), env=env, model=request.model, meta=_UNDERSTOOD)
-        own = Path(home) / "codex"
+        own = _codex_home(Path(home) / "codex", request.session)
         # its sandbox breaks if its home is below its folder for temporary files
         scratch = Path(home) / "codex-tmp"
         for folder in (own, scratch):
@@ -147,7 +152,7 @@ def codex(home: str, program: str = "codex-acp") -> AcpRunner:
         model = f"model = {json.dumps(request.model)}\n" if request.model else ""
         base = json.dumps(f"{request.endpoint.url}/openai/v1")
         config = _CODEX_CONFIG.format(model=model, base=base, token=_TOKEN)
-        (own / "config.toml").write_text(config, encoding="utf-8")
+        _written(own / "config.toml", config)
         env |= {"CODEX_HOME": str(own), "TMPDIR": str(scratch), _TOKEN: request.endpoint.token}
         unset = ("OPENAI_API_KEY", "CODEX_API_KEY")
         return Launch(argv=(program,), env=env, unset=unset, meta=_UNDERSTOOD)
@@ -161,6 +166,28 @@ def codex(home: str, program: str = "codex-acp") -> AcpRunner:
     return AcpRunner(
         "codex", family="codex", launch=launch, look=look, capabilities=able, hint=hint
     )
+
+
+def _codex_home(homes: Path, session: str | None) -> Path:
+    """Return where a session is, or a new home for a new one.
+
+    Each has its own: two that begin at once in a new home trip over each other's databases, and the
+    model of a session is in its home's configuration.
+    """
+    if session is not None:
+        for found in homes.glob(f"*/sessions/**/*{escape(session)}*"):
+            return homes / found.relative_to(homes).parts[0]
+    return homes / uuid4().hex[:12]
+
+
+def _written(path: Path, text: str) -> None:
+    """Write a file at once and only if it changes: others of the same task may be reading it."""
+    with suppress(FileNotFoundError):
+        if path.read_text(encoding="utf-8") == text:
+            return
+    new = path.with_name(f"{path.name}.{uuid4().hex}")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
 
 
 def _codex_login(found: Probe, environ: Mapping[str, str]) -> Probe:
@@ -201,7 +228,7 @@ def gemini(home: str, program: str = "gemini") -> AcpRunner:
         folder = own / ".gemini"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings = json.dumps(_gemini_settings(request), indent=1)
-        (folder / "settings.json").write_text(settings, encoding="utf-8")
+        _written(folder / "settings.json", settings)
         env |= {
             "GEMINI_CLI_HOME": str(own),
             "GOOGLE_GEMINI_BASE_URL": f"{request.endpoint.url}/google",

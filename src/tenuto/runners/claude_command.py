@@ -45,6 +45,9 @@ _QUIET = {
 _STEADY = {
     # its tools are there from the first turn, and not behind a search
     "ENABLE_TOOL_SEARCH": "false",
+    # a stream that is cut is tried again as a stream: of a whole answer that is cut nobody can tell
+    # what it used
+    "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
     # nothing of it works on between two prompts, and no turn begins that nobody asked for
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     "CLAUDE_CODE_DISABLE_CRON": "1",

@@ -29,19 +29,20 @@ def _mended(line: bytes) -> Any:
     if not line.lstrip().startswith(b"{"):
         return None
     try:
-        return _sound(json.loads(line.decode("utf-8", "replace")))
+        return sound(json.loads(line.decode("utf-8", "replace")))
     except (ValueError, RecursionError):
         return None
 
 
-def _sound(value: Any) -> Any:
+def sound(value: Any) -> Any:
+    """Return a value whose texts are valid Unicode: half characters are replaced."""
     if isinstance(value, str):
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, list):
-        return [_sound(one) for one in cast(list[Any], value)]
+        return [sound(one) for one in cast(list[Any], value)]
     if isinstance(value, dict):
         fields = cast(Fields, value)
-        return {_sound(name): _sound(one) for name, one in fields.items()}
+        return {sound(name): sound(one) for name, one in fields.items()}
     return value
 
 

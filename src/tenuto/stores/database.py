@@ -73,6 +73,15 @@ class Connection:
         if self._depth == 0:
             self._apsw.execute("COMMIT" if kind is None else "ROLLBACK")
 
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Read all of it as it stands at one moment, whatever others write meanwhile."""
+        self._apsw.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._apsw.execute("COMMIT")
+
     def close(self) -> None:
         """Close it."""
         self._apsw.close()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenuto.core.listing import Query, Row
 from tenuto.core.states import LIVE, State
 from tenuto.stores.database import Connection, Database
 from tenuto.stores.layout import Project
 
-_SCHEMA = 1
+if TYPE_CHECKING:
+    from tenuto.core.history import By, ExecutionRecord, Group, HistoryQuery
+
+_SCHEMA = 2
 _LIVE = ", ".join(f"'{state}'" for state in sorted(LIVE))
 _TEXT_MOST = 2000
 
@@ -39,6 +42,20 @@ CREATE TRIGGER count_moved AFTER UPDATE OF state ON executions WHEN old.state <>
   UPDATE counts SET number = number - 1 WHERE state = old.state;
   INSERT INTO counts VALUES (new.state, 1) ON CONFLICT (state) DO UPDATE SET number = number + 1;
 END;
+CREATE TABLE records (
+  execution TEXT NOT NULL, seq INTEGER NOT NULL, step TEXT NOT NULL, status TEXT NOT NULL,
+  executed_ns INTEGER NOT NULL, attempt INTEGER NOT NULL, task_id TEXT NOT NULL,
+  change TEXT NOT NULL, workflow TEXT NOT NULL, role TEXT NOT NULL, model TEXT NOT NULL,
+  runtime TEXT NOT NULL, strategy TEXT NOT NULL, kind TEXT NOT NULL, input INTEGER NOT NULL,
+  output INTEGER NOT NULL, cache_read INTEGER NOT NULL, cache_write INTEGER NOT NULL,
+  cost INTEGER, unmetered INTEGER NOT NULL, duration INTEGER NOT NULL,
+  UNIQUE (execution, seq)
+);
+CREATE INDEX records_by_time ON records (executed_ns, execution, seq);
+CREATE INDEX records_by_change ON records (change, executed_ns) WHERE change <> '';
+CREATE INDEX records_by_task ON records (task_id, executed_ns) WHERE task_id <> '';
+CREATE INDEX records_without_success ON records (executed_ns, execution, seq)
+  WHERE status <> 'completed';
 """
 _SPELLED = 16
 _COLUMNS = (
@@ -50,9 +67,15 @@ _COLUMNS = (
 class Index:
     """All executions of a project, in SQLite; see `core.ports.Store`."""
 
-    def __init__(self, project: Project, rows_from_folders: Callable[[], Iterable[Row]]) -> None:
-        """Take the project and how to read all its rows from the tapes."""
+    def __init__(
+        self,
+        project: Project,
+        rows_from_folders: Callable[[], Iterable[Row]],
+        records_of: Callable[[Sequence[str]], Iterable[ExecutionRecord]] = lambda _: (),
+    ) -> None:
+        """Take the project, and how to read all its rows, and the records of tasks, from the tapes."""
         self._rows_from_folders = rows_from_folders
+        self._records_of = records_of
         self._database = Database(project, _SCHEMA, _TABLES, self._fill)
 
     # Writing
@@ -70,19 +93,35 @@ class Index:
         marks = ", ".join("?" * len(values))
         db.execute(f"INSERT INTO executions ({_COLUMNS}, text) VALUES ({marks})", values)
 
-    def settle(self, row: Row) -> None:
-        """Bring a row to what its tape says; an ended one changes only by a resume."""
+    def settle(self, row: Row, records: Sequence[ExecutionRecord] | None = None) -> None:
+        """Bring a row to what its tape says; an ended one changes only by a resume.
+
+        The records of its steps, where they are given, are written with it or not at all.
+        """
+        if records is None:
+            self._database.use(lambda db: self._update(db, row))
+            return
+        from tenuto.stores import history  # only tasks have any
+
+        def settle(db: Connection) -> None:
+            with db:
+                sql = "SELECT 1 FROM executions WHERE id = ? AND ended_ns > ?"
+                if not db.execute(sql, (row.id, row.ended_ns)):  # nobody has read a later end
+                    history.replace(db, row.id, records)
+                self._update(db, row)
+
+        self._database.use(settle)
+
+    def _update(self, db: Connection, row: Row) -> None:
         values = (
             str(row.state), row.reason, row.exit_code, int(row.is_async), row.started_ns,
             row.ended_ns, int(row.has_left), row.size, row.lines, row.id,
         )  # fmt: skip
-        self._database.use(
-            lambda db: db.execute(
-                "UPDATE executions SET state = ?, reason = ?, exit_code = ?, "
-                "is_async = max(is_async, ?), started_ns = ?, ended_ns = ?, has_left = ?, "
-                "size = ?, lines = ? WHERE id = ?",
-                values,
-            )
+        db.execute(
+            "UPDATE executions SET state = ?, reason = ?, exit_code = ?, "
+            "is_async = max(is_async, ?), started_ns = ?, ended_ns = ?, has_left = ?, "
+            "size = ?, lines = ? WHERE id = ?",
+            values,
         )
 
     def mark_async(self, execution_id: str) -> None:
@@ -91,7 +130,7 @@ class Index:
         self._database.use(lambda db: db.execute(sql, (execution_id,)))
 
     def forget(self, ids: Sequence[str]) -> None:
-        """Drop rows."""
+        """Drop rows; the records of their steps stay."""
 
         def drop(db: Connection) -> None:
             with db:
@@ -172,6 +211,26 @@ class Index:
         found = self._database.use(lambda db: db.execute(sql, tuple(values)))
         return [_row(row) for row in found]
 
+    # History
+
+    def records(self, query: HistoryQuery) -> list[ExecutionRecord]:
+        """Return the records of steps that fit, newest first."""
+        from tenuto.stores import history
+
+        return self._database.use(lambda db: history.select(db, query))
+
+    def totals(self, query: HistoryQuery, by: By | None = None) -> list[Group]:
+        """Return what the records that fit come to, by group; all of them are one without `by`."""
+        from tenuto.stores import history
+
+        return self._database.use(lambda db: history.totals(db, query, by))
+
+    def forget_records(self, ids: Sequence[str], before_ns: int = 0) -> None:
+        """Drop the records of some tasks, and all that are older."""
+        from tenuto.stores import history
+
+        self._database.use(lambda db: history.drop(db, ids, before_ns))
+
     # Health
 
     def check(self) -> str:
@@ -189,14 +248,26 @@ class Index:
         with db:
             sql = f"SELECT {_COLUMNS} FROM executions WHERE state = ?"
             starting = [_row(values) for values in db.execute(sql, (str(State.QUEUED),))]
-            db.script("DELETE FROM executions; DELETE FROM words; DELETE FROM counts")
+            db.script(
+                "DELETE FROM executions; DELETE FROM words; DELETE FROM counts; DELETE FROM records"
+            )
             rows = {row.id: row for row in self._rows_from_folders()}
             for row in starting:  # no folder yet, or nothing in it; listing finds out if it is lost
                 if row.id not in rows or rows[row.id].state is State.LOST:
                     rows[row.id] = row
             for row in rows.values():
                 self._insert(db, row, row.text)
+            self._fill_records(db, [row.id for row in rows.values() if row.kind == "task"])
         return len(rows)
+
+    def _fill_records(self, db: Connection, tasks: Sequence[str]) -> None:
+        records = iter(self._records_of(tasks))
+        if (first := next(records, None)) is not None:
+            from itertools import chain
+
+            from tenuto.stores import history
+
+            history.insert(db, chain((first,), records))
 
     def close(self) -> None:
         """Close the database."""

@@ -37,6 +37,11 @@ class Project(msgspec.Struct, frozen=True):
         return os.path.join(self.home, "sessions")
 
     @property
+    def history(self) -> str:
+        """Where the records of tasks that were cleaned away are kept."""
+        return os.path.join(self.home, "history")
+
+    @property
     def quarantine(self) -> str:
         """Where damaged files are put aside."""
         return os.path.join(self.home, "quarantine")

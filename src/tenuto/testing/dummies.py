@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tenuto.core.confinement import Confinement, Subject
+from tenuto.core.history import By, ExecutionRecord, Group, HistoryQuery, group, total
 from tenuto.core.listing import Query, Row
 from tenuto.core.states import LIVE
 
@@ -19,15 +20,18 @@ class MemoryStore:
     def __init__(self) -> None:
         """Begin empty."""
         self._rows: dict[str, tuple[Row, str]] = {}
+        self._records: dict[str, list[ExecutionRecord]] = {}
 
     def add(self, row: Row, text: str = "") -> None:
         """Record a new execution."""
         self._rows[row.id] = (row, f"{row.title} {text}")
 
-    def settle(self, row: Row) -> None:
+    def settle(self, row: Row, records: Sequence[ExecutionRecord] | None = None) -> None:
         """Bring a known row to what its tape says."""
+        known, text = self._rows.get(row.id, (row, ""))
+        if records is not None and (known.ended_ns or 0) <= (row.ended_ns or 0):
+            self._records[row.id] = list(records)
         if row.id in self._rows:
-            known, text = self._rows[row.id]
             settled = msgspec.structs.replace(
                 known,
                 state=row.state,
@@ -49,9 +53,27 @@ class MemoryStore:
             self._rows[execution_id] = (msgspec.structs.replace(row, is_async=True), text)
 
     def forget(self, ids: Sequence[str]) -> None:
-        """Drop rows."""
+        """Drop rows; the records of their steps stay."""
         for one in ids:
             self._rows.pop(one, None)
+
+    def records(self, query: HistoryQuery) -> list[ExecutionRecord]:
+        """Return the records of steps that fit, newest first."""
+        fitting = [one for some in self._records.values() for one in some if query.fits(one)]
+        return sorted(fitting, key=lambda one: one.place, reverse=True)[: query.most]
+
+    def totals(self, query: HistoryQuery, by: By | None = None) -> list[Group]:
+        """Return what the records that fit come to, by group."""
+        found = self.records(msgspec.structs.replace(query, most=None))
+        if by is not None:
+            return group(found, by)
+        return [Group("", total(found))] if found else []
+
+    def forget_records(self, ids: Sequence[str], before_ns: int = 0) -> None:
+        """Drop the records of some tasks, and all that are older."""
+        for name, some in list(self._records.items()):
+            kept = [one for one in some if name not in ids and one.executed_ns >= before_ns]
+            self._records[name] = kept
 
     def get(self, execution_id: str) -> Row | None:
         """Return one row by its whole id."""

@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
+from typing import cast
 
 import msgspec
 
@@ -29,7 +31,7 @@ from tenuto.engine.driving.briefs import Briefs
 from tenuto.engine.driving.choosing import Chooser
 from tenuto.engine.driving.drive import Driver
 from tenuto.engine.driving.nursery import ExecutionNursery
-from tenuto.engine.driving.printing import Printer
+from tenuto.engine.driving.printing import Printer, plain
 from tenuto.engine.driving.purse import Purse
 from tenuto.engine.driving.saving import Saver
 from tenuto.engine.driving.stepping import Walker
@@ -57,6 +59,8 @@ class Given(msgspec.Struct, frozen=True):
 
 def main() -> int:
     """Drive the task of this process's execution."""
+    for stream in (sys.stdout, sys.stderr):  # agents say anything, whatever the user's locale takes
+        cast("TextIOWrapper", stream).reconfigure(encoding="utf-8", errors="replace")
     teller, body = Teller.inherited()
     given = msgspec.json.decode(body, type=Given)
     project = Project(root=given.root, home=given.home)
@@ -108,7 +112,7 @@ async def _tell_outcome(teller: Teller, status: str) -> None:
         return
     failed = [one for one in teller.progress.steps.values() if one.status == "failed"]
     told = [f"{one.step.id}: {one.error}" for one in failed]
-    detail = "; ".join(told or teller.progress.warnings)
+    detail = plain("; ".join(told or teller.progress.warnings))
     kind = failed[0].kind if failed and failed[0].kind else "failed"
     await teller.outcome("failed", "partial" if status == "partial" else kind, detail[:4096])
 

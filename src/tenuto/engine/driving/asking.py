@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal
+import os
+import re
+from typing import Any, Literal, cast
+
+import msgspec
 
 from tenuto.core.task_events import Asked, Decided
 from tenuto.core.tasks import PermissionPolicy
+from tenuto.engine.driving.printing import plain
 from tenuto.engine.driving.teller import Teller
 
 About = Literal["permission", "budget", "step"]
@@ -19,8 +24,19 @@ _READING = frozenset(
 _EDITING = frozenset(
     {"edit", "write", "multiedit", "notebookedit", "edit_file", "write_file", "patch", "move"}
 )
-_LOOKING = frozenset({"output", "list", "engine_status"})
-"""Tools of our own server that start and change nothing; the others are asked about."""
+# what protocols say that a call does; fetching is not among it, since an address can carry words out
+_KINDS_READING = ("read", "search", "think")
+_KINDS_EDITING = ("edit", "move")
+# our own tools that only look; those that start something can do whatever a shell can
+_LOOKING = re.compile(r"(?:mcp(?:__|\.))?tenuto(?:__|[_.:/])(?:output|list|engine_status)")
+_PATHS = ("file_path", "path", "filepath", "filePath", "notebook_path", "abs_path")
+# what takes effect on the user's side without anybody's yes: settings, state, hooks
+_GUARDED = frozenset({".git", ".tenuto", "tenuto.toml", ".claude", ".mcp.json"})
+
+
+_OPEN_MOST = 100
+_DETAIL_MOST = 64 * 1024
+_TEXT_MOST = 2000
 
 
 class Withdrawn(Exception):
@@ -48,7 +64,11 @@ class Desk:
         """
         if self._stopped:
             raise Withdrawn
+        if len(self._open) >= _OPEN_MOST:  # nobody reads so many, and each one is kept
+            why = f"{_OPEN_MOST} questions are open already: wait for their answers first"
+            return Decided(n=0, allow=False, by="tenuto", why=why)
         number = self._teller.progress.numbered + 1
+        text, detail = plain(text)[:_TEXT_MOST], _bounded(detail)
         self._teller.tell(Asked(n=number, about=about, text=text, step=step, detail=detail))
         self._open[number] = asyncio.get_running_loop().create_future()
         self._show()
@@ -97,28 +117,58 @@ class Desk:
                 future.set_result(decided)
 
 
-def by_policy(policy: PermissionPolicy, tool: str, detail: str = "") -> Decided | None:
-    """Return what a policy says about a tool, or None where a person has to decide."""
-    name = _bare(tool)
-    kind = detail.partition(":")[0]
-    reads = name in _READING or kind in ("read", "search", "think") or _looks(name)
-    edits = name in _EDITING or kind in ("edit", "move")
+def _bounded(detail: Any) -> Any:
+    """Return a detail, or its beginning as text; the whole is on the runtime's own tape."""
+    shown = msgspec.json.encode(detail)
+    if len(shown) <= _DETAIL_MOST:
+        return detail
+    text = shown[:_DETAIL_MOST].decode("utf-8", "ignore")
+    return {"beginning": text, "cut": f"{_DETAIL_MOST} of {len(shown)} bytes are shown"}
+
+
+def by_policy(
+    policy: PermissionPolicy, tool: str, kind: str = "", given: Any = None, cwd: str = ""
+) -> Decided | None:
+    """Return what a policy says about a use of a tool, or None where a person has to decide.
+
+    `kind` is what the runtime's protocol says that it does; where there is one it counts, and the
+    name, which may be a title that the model wrote, does not.
+    """
+    name = tool.partition("(")[0].strip().lower()
+    if kind:
+        reads, edits = kind in _KINDS_READING, kind in _KINDS_EDITING
+    else:
+        reads, edits = name in _READING, name in _EDITING
+    looks = kind in ("", "other") and _LOOKING.fullmatch(name) is not None
     by = f"permissions={policy}"
-    if policy == "allow" or reads or (policy == "edits" and edits):
+    if policy == "allow":
+        return Decided(n=0, allow=True, by=by)
+    if looks or (reads and _inside(given, cwd)):
+        return Decided(n=0, allow=True, by=by)
+    if policy == "edits" and edits and _inside(given, cwd, guarded=True):
         return Decided(n=0, allow=True, by=by)
     if policy == "deny":
         return Decided(n=0, allow=False, by=by, why=f"{tool} is not allowed here")
     return None
 
 
-def _bare(tool: str) -> str:
-    """Return a tool's name without arguments and in small letters."""
-    return tool.partition("(")[0].strip().lower()
+def _inside(given: Any, cwd: str, guarded: bool = False) -> bool:
+    """Tell whether the paths of a tool's input lie in the folder that a step works in.
 
-
-def _looks(name: str) -> bool:
-    """Tell whether it is a tool of our server that only looks, whatever a runtime puts before it."""
-    for prefix in ("mcp__tenuto__", "mcp.tenuto.", "tenuto_", "tenuto.", "tenuto/"):
-        if name.startswith(prefix):
-            return name.removeprefix(prefix) in _LOOKING
-    return False
+    An input without a path is about that folder. `guarded` leaves out the places in it that decide
+    what is allowed, or that git and Tenuto run.
+    """
+    if not cwd or not isinstance(given, dict):
+        return True
+    root = os.path.realpath(cwd)
+    fields = cast("dict[str, Any]", given)
+    for path in (fields[name] for name in _PATHS if isinstance(fields.get(name), str)):
+        try:
+            whole = os.path.realpath(os.path.join(root, os.path.expanduser(path)))
+        except ValueError:  # a NUL
+            return False
+        if whole != root and not whole.startswith(root.rstrip("/") + "/"):
+            return False
+        if guarded and not _GUARDED.isdisjoint(whole[len(root) :].split("/")):
+            return False
+    return True

@@ -15,6 +15,8 @@ from tenuto.core.runs import NO_FALLBACK, Probe
 class Chosen(msgspec.Struct, frozen=True):
     """A runtime that works here, and why it was taken."""
 
+    name: str
+    """As users and settings call it, whatever the runner calls itself."""
     runner: Runner
     probe: Probe
     reason: str
@@ -65,7 +67,7 @@ class Chooser:
                     "it is the preferred one" if name == self._preferred else "the first that works"
                 )
                 passed = f" ({'; '.join(missing)})" if missing else ""
-                return Chosen(self.runner(name), probe, why + passed)
+                return Chosen(name, self.runner(name), probe, why + passed)
             missing.append(f"{name}: {probe.why}")
             hints.append(f"{name}: {probe.hint}")
         raise RunnerFailed(
@@ -76,14 +78,14 @@ class Chooser:
         """Return the runtime that was named, or one of its family if it is not there at all."""
         probe = await self.probe(name)
         if probe.available:
-            return Chosen(self.runner(name), probe, why)
+            return Chosen(name, self.runner(name), probe, why)
         other = None
         if probe.kind not in NO_FALLBACK:
             other = await self.substitute(name, {name})
         if other is None:
             raise RunnerFailed(f"{name}: {probe.why}", probe.hint, probe.kind or "missing")
         reason = f"{name} was named but is not available ({probe.why})"
-        return Chosen(other.runner, other.probe, reason)
+        return Chosen(other.name, other.runner, other.probe, reason)
 
     async def substitute(self, name: str, tried: set[str]) -> Chosen | None:
         """Return another runtime of the same family that works here, if there is one."""
@@ -93,5 +95,5 @@ class Chooser:
                 continue
             probe = await self.probe(other)
             if probe.available:
-                return Chosen(self.runner(other), probe, f"it stands in for {name}")
+                return Chosen(other, self.runner(other), probe, f"it stands in for {name}")
         return None

@@ -25,6 +25,37 @@ from tenuto.keeper.frames import ERR, OUT
 _T = TypeVar("_T")
 _LAST = 4096
 _THREADS = 8
+_LINE_MOST = 64 * 1024 * 1024
+_KEPT_MOST = 16 * 1024 * 1024
+
+
+class _Line:
+    """The line that is being printed; what is longer than any message comes in pieces."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []  # put together once, not for each piece
+        self.size = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that are whole now."""
+        first, *more = data.split(b"\n")
+        self._add(first)
+        found: list[bytes] = []
+        for part in more:
+            found.append(self.take())
+            self._add(part)
+        if self.size > _LINE_MOST:
+            found.append(self.take())
+        return found
+
+    def _add(self, part: bytes) -> None:
+        self._parts.append(part)
+        self.size += len(part)
+
+    def take(self) -> bytes:
+        """Return what there is, and begin anew."""
+        line, self._parts, self.size = b"".join(self._parts), [], 0
+        return line
 
 
 class ExecutionChild:
@@ -40,11 +71,18 @@ class ExecutionChild:
         self._execution: Execution = watch.execution
         self._sending = asyncio.Lock()
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._kept = 0
+        self._room = asyncio.Event()
+        self._unheard = False
         self._following = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
-        """Read the tape as it grows, whoever asks for the lines and when."""
-        rest = b""
+        """Read the tape as it grows, whoever asks for the lines and when.
+
+        What nobody takes is left on the tape for a while: a runtime that prints faster than it is heard
+        fills the disk, as every execution does, and not this process.
+        """
+        rest = _Line()
         try:
             with self._watch as watch, Bell(watch) as bell:
                 while True:
@@ -53,20 +91,32 @@ class ExecutionChild:
                         await self._nursery.call(watch.anchor)
                         found += watch.news()
                     for frame in found:
-                        if frame.stream == OUT:
-                            *whole, rest = (rest + frame.body).split(b"\n")
-                            for line in whole:
-                                self._lines.put_nowait(line)
+                        if frame.stream == OUT and not self._unheard:
+                            for line in rest.feed(frame.body):
+                                self._put(line)
                         elif frame.stream == ERR:
                             self._errors = (self._errors + frame.body)[-_LAST:]
                     if watch.over:
                         return
-                    await bell.sleep(None)
+                    if self._kept > _KEPT_MOST and not self._unheard:
+                        self._room.clear()
+                        await self._room.wait()
+                    else:
+                        await bell.sleep(None)
         finally:
-            if rest:
-                self._lines.put_nowait(rest)
+            if rest.size and not self._unheard:
+                self._put(rest.take())
             self._lines.put_nowait(None)
             self._ended.set()
+
+    def _put(self, line: bytes) -> None:
+        self._kept += len(line)
+        self._lines.put_nowait(line)
+
+    def _drop(self) -> None:
+        """Hear nothing more of it: it is read to its end all the same."""
+        self._unheard = True
+        self._room.set()
 
     async def send(self, data: bytes) -> None:
         """Write to its stdin, one write after the other."""
@@ -85,6 +135,9 @@ class ExecutionChild:
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield its lines; whoever comes back goes on where it left."""
         while (line := await self._lines.get()) is not None:
+            self._kept -= len(line)
+            if self._kept <= _KEPT_MOST:
+                self._room.set()
             yield line
         self._lines.put_nowait(None)
 
@@ -100,6 +153,7 @@ class ExecutionChild:
     async def kill(self) -> None:
         """Kill its tree, verified."""
         await self.signal("KILL")
+        self._drop()
         await self._ended.wait()
 
     async def wait(self) -> ChildEnd:

@@ -49,6 +49,8 @@ from tenuto.keeper.faults import point
 
 _OUTPUT_MOST = 2 * 1024 * 1024
 _TOLD_MOST = 8 * 1024
+_SAID_MOST = 4000
+_ERROR_MOST = 16 * 1024
 
 
 class Brief(msgspec.Struct, frozen=True):
@@ -118,17 +120,17 @@ class Walker:
         cwd = await self._places.place(step)
         brief = self._brief(step, cwd)
         chosen = await self._chooser.choose(step.runtime or self._task.runtime)
-        if step.runtime not in (None, chosen.runner.name):
+        if step.runtime not in (None, chosen.name):
             self._announce(step, str(step.runtime), chosen, chosen.reason)
-        tried = {chosen.runner.name}
+        tried = {chosen.name}
         attempt, failures = one.attempt, 0
         text = brief.text
         while True:
             attempt += 1
-            model = brief.model(chosen.runner.name)
+            model = brief.model(chosen.name)
             self._teller.tell(
                 StepStarted(
-                    step=step.id, attempt=attempt, runtime=chosen.runner.name, role=brief.role,
+                    step=step.id, attempt=attempt, runtime=chosen.name, role=brief.role,
                     model=model, reason=f"runtime: {chosen.reason}; {brief.reason}", cwd=brief.cwd,
                 )
             )  # fmt: skip
@@ -146,8 +148,8 @@ class Walker:
             other = await self._substitute(chosen, end, tries, tried)
             if other is None:
                 break
-            self._announce(step, chosen.runner.name, other, end.message)
-            tried.add(other.runner.name)
+            self._announce(step, chosen.name, other, end.message)
+            tried.add(other.name)
             one.session, chosen, failures = "", other, 0
             text = _handed_on(brief.text, tries) if tries.tools else brief.text
         return await self._result(step, one, chosen, brief, end, attempt, time.monotonic() - began)
@@ -174,11 +176,11 @@ class Walker:
         safe = not tries.tools or self._task.worktree is not None
         if end.kind in NO_FALLBACK or end.kind == "failed" or not safe:
             return None
-        return await self._chooser.substitute(chosen.runner.name, tried)
+        return await self._chooser.substitute(chosen.name, tried)
 
     def _announce(self, step: Step, of: str, to: Chosen, why: str) -> None:
-        self._teller.tell(FellBack(step=step.id, of=of, to=to.runner.name, why=why))
-        self._printer.note(f"[{step.id}] {of} cannot go on ({why}): {to.runner.name} takes over")
+        self._teller.tell(FellBack(step=step.id, of=of, to=to.name, why=why))
+        self._printer.note(f"[{step.id}] {of} cannot go on ({why}): {to.name} takes over")
 
     async def _result(
         self,
@@ -196,9 +198,10 @@ class Walker:
         stopped = self._stopping.is_set() and not end.ok
         status = "completed" if end.ok else "interrupted" if stopped else "failed"
         error = "" if end.ok else end.message or ("interrupted" if stopped else "it failed")
+        error = error[:_ERROR_MOST]
         return StepFinished(
             step=step.id, status=status, attempt=attempt, output=end.text[:_OUTPUT_MOST],
-            error=error, kind=end.kind or "", runtime=chosen.runner.name, role=brief.role,
+            error=error, kind=end.kind or "", runtime=chosen.name, role=brief.role,
             model=one.model, session=one.session, tokens=tokens, cost=cost, unmetered=unmetered,
             duration_s=round(duration, 3), branch=branch,
         )  # fmt: skip
@@ -225,7 +228,7 @@ class Walker:
         finally:
             self._active.pop(step.id, None)
             if tries.finished.ok and self._teller.progress.is_continued(step.id):
-                self._kept[step.id] = (chosen.runner.name, session)
+                self._kept[step.id] = (chosen.name, session)
             else:
                 await session.close()
         if tries.over and not tries.finished.ok:
@@ -245,7 +248,7 @@ class Walker:
                 if isinstance(event, Finished):
                     tries.finished = event
                 elif isinstance(event, PermissionAsked):
-                    task = asyncio.create_task(self._permit(step, session, event))
+                    task = asyncio.create_task(self._permit(step, session, event, one.cwd))
                     asking.add(task)
                     task.add_done_callback(asking.discard)
                 else:
@@ -262,7 +265,7 @@ class Walker:
     ) -> tuple[AgentSession, bool]:
         """Return the session to speak in, and whether it is one that goes on."""
         before = self._kept.pop(step.continues, None) if step.continues else None
-        if before is not None and before[0] == chosen.runner.name:
+        if before is not None and before[0] == chosen.name:
             known = self._teller.progress.steps[str(step.continues)]
             self._teller.tell(
                 StepSession(step=step.id, session=known.session, execution=known.execution)
@@ -270,7 +273,7 @@ class Walker:
             return before[1], True
         if before is not None:
             await before[1].close()
-        taken_up = one.session or self._earlier(step, chosen.runner.name)
+        taken_up = one.session or self._earlier(step, chosen.name)
         runner = chosen.runner
         execution = ""
 
@@ -288,7 +291,7 @@ class Walker:
             mcp=self._mcp if runner.capabilities.mcp else (),
             endpoint=await self._purse.endpoint(step, chosen),
             bypass=self._task.bypass,
-            title=f"{runner.name}: {step.id}",
+            title=f"{chosen.name}: {step.id}",
         )
         session = await runner.open(request, self._nursery(started))
         return session, request.session is not None
@@ -303,7 +306,7 @@ class Walker:
             case Said(text=text, thought=thought):
                 if not thought:
                     self._printer.say(step.id, text)
-                    tries.said = (tries.said + text)[-_OUTPUT_MOST:]
+                    tries.said = (tries.said + text)[-_SAID_MOST:]
             case SessionOpened(session=session, version=version):
                 self._teller.tell(
                     StepSession(
@@ -330,10 +333,12 @@ class Walker:
             }
         self._teller.tell(StepSaid(step=step.id, what=what))
 
-    async def _permit(self, step: Step, session: AgentSession, asked: PermissionAsked) -> None:
+    async def _permit(
+        self, step: Step, session: AgentSession, asked: PermissionAsked, cwd: str
+    ) -> None:
         """Answer a request for permission, by rule or by whoever is asked."""
         self._note(step, asked)
-        decided = by_policy(self._policy, asked.tool, asked.detail)
+        decided = by_policy(self._policy, asked.tool, asked.kind, asked.input, cwd)
         if decided is None:
             shown = {"tool": asked.tool, "input": asked.input}
             text = f"{step.id} wants to use {asked.tool}"
@@ -384,7 +389,7 @@ def _handed_on(text: str, tries: Tries) -> str:
     return (
         f"{text}\n\n# Handoff\n\nAnother agent began this task, used {tries.tools} tools and stopped."
         " Files may have been changed already: look before you go on. The last it said was:\n\n"
-        f"{tries.said[-4000:]}"
+        f"{tries.said}"
     )
 
 

@@ -80,16 +80,16 @@ class Teller:
 
     def tell(self, *events: TaskEvent) -> None:
         """Put events on the tape; safe against the end of this process, not of the machine."""
-        self._fold(events)
         self._send({"type": "tell", "events": events})
+        self._fold(events)  # after: what cannot be told did not happen
 
     async def safe(self, *events: TaskEvent) -> None:
         """Put events on the tape and return once they are on disk: a checkpoint."""
-        self._fold(events)
         self._number += 1
+        self._send({"type": "tell", "events": events, "n": self._number})
+        self._fold(events)
         waiting = asyncio.get_running_loop().create_future()
         self._waiting[self._number] = waiting
-        self._send({"type": "tell", "events": events, "n": self._number})
         await waiting
 
     def _fold(self, events: tuple[Event, ...]) -> None:

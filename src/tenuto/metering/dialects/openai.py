@@ -10,6 +10,10 @@ from tenuto.metering.dialects.shape import Ask, Dialect
 from tenuto.metering.usage import Reader, length, listing, mapping, number, parsed
 
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+_BEHIND = (
+    "a response with background=true tells its usage to whoever fetches it later, where nobody counts: "
+    "leave background out"
+)
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -130,7 +134,8 @@ def _ask_responses(body: bytes, path: str, query: str) -> Ask | None:
     if not isinstance(model, str):
         return None
     most = number(given.get("max_output_tokens"))
-    return Ask(model, given.get("stream") is True, most, body)
+    why = _BEHIND if given.get("background") else ""
+    return Ask(model, given.get("stream") is True, most, body, hidden=why)
 
 
 def _error(status: int, message: str) -> dict[str, Any]:

@@ -20,6 +20,8 @@ class Ask(msgspec.Struct, frozen=True):
     """As it goes on."""
     hides_usage: bool = False
     """The client did not ask for the last chunk of the stream: it is taken out again."""
+    hidden: str = ""
+    """Why it cannot be counted, if so: it is not passed on."""
 
 
 class Dialect(msgspec.Struct, frozen=True):

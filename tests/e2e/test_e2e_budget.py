@@ -1,0 +1,74 @@
+"""Budgets with real runtimes: a hard cap admits nothing, a soft one asks, a day's limit holds."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from runtimes import RUNTIMES
+from world import Runtime, World
+
+from tenuto.core.budget import Tokens
+from tenuto.testing.models import Model, Say
+
+MUCH = Tokens(input=100_000, output=10)
+CAP = "0.1"
+"""Dollars; one answer of that many tokens is more with every model that is used here."""
+
+
+@pytest.mark.promise("B2", "B3")
+def test_a_hard_cap_ends_the_task_before_the_next_request(
+    world: World, model: Model, runtime: Runtime
+) -> None:
+    model.play(Say(runtime.shell("true"), usage=MUCH), "This must never be asked for.")
+    task = world.run(runtime, "Spend.", "--max-cost", CAP, "--hard", "--permissions", "allow")
+    shown = task.shown
+    assert (shown["state"], shown["reason"]) == ("failed", "budget"), (shown, task.output)
+    assert [one.tokens for one in world.bill] == [MUCH]  # it was in flight; nothing after it
+    assert len(model.seen) == 1
+    (step,) = shown["task"]["steps"]
+    assert f"limit of ${CAP} is reached" in step["error"] and "--max-cost" in step["error"]
+    assert world.spend(task).cost > Decimal(CAP)
+    world.balanced(task)
+
+
+@pytest.mark.promise("B2", "B3", "U1")
+@pytest.mark.parametrize("allowed", [True, False], ids=["approved", "denied"])
+def test_a_soft_cap_holds_the_request_until_somebody_decides(
+    world: World, model: Model, runtime: Runtime, allowed: bool
+) -> None:
+    model.play(Say(runtime.shell("true"), usage=MUCH), "Went on.")
+    task = world.run(runtime, "Spend.", "--max-cost", CAP, "--permissions", "allow")
+    shown = task.shown
+    assert (shown["state"], shown["waiting_for"]) == ("waiting", "budget"), (shown, task.output)
+    assert len(model.seen) == 1
+    (asked,) = shown["task"]["asks"]
+    assert asked["about"] == "budget" and CAP in asked["text"]
+    world.balanced(task)
+    assert world("approve" if allowed else "deny", task.id).returncode == 0
+    shown = task.wait()
+    if allowed:
+        assert shown["state"] == "succeeded" and shown["task"]["output"] == "Went on."
+    else:
+        assert (shown["state"], shown["reason"]) == ("failed", "budget"), (shown, task.output)
+        assert len(model.seen) == 1
+    world.balanced(task)
+
+
+@pytest.mark.promise("B1", "B2", "U1")
+@pytest.mark.runtimes("claude-code")
+def test_a_days_limit_holds_for_every_task_of_the_project(alone: World) -> None:
+    runtime = RUNTIMES["claude-code"]
+    alone.begin()
+    alone.model.play(Say("That was dear.", usage=MUCH))
+    assert alone("budget", "--set", f"daily={CAP}", "hard=true").returncode == 0
+    first = alone.run(runtime, "Spend.")
+    assert first.state == "succeeded", first.output
+    second = alone.run(runtime, "Spend more.")
+    shown = second.shown
+    assert (shown["state"], shown["reason"]) == ("failed", "budget"), shown
+    assert "tenuto budget --set" in str(shown["task"]), shown["task"]
+    assert len(alone.bill) == 1
+    alone.balanced(first, second)
+    told = alone.json("budget")
+    assert Decimal(str(told["day"]["cost"])) == alone.spend(first).cost, told
