@@ -31,7 +31,7 @@ GONE = Probe(available=False, kind="missing", why="not installed", hint="install
 REFUSED = Probe(available=False, kind="auth", why="not logged in", hint="log in")
 
 
-def chooser(preferred: str | None = None, **kinds: tuple[Probe, str]) -> Chooser:
+def chooser(preferred: str | None, kinds: dict[str, tuple[Probe, str]]) -> Chooser:
     made = {name: Kind(found, family) for name, (found, family) in kinds.items()}
     return Chooser(lambda name: made[name], list(kinds), preferred, {})
 
@@ -40,8 +40,8 @@ def chooser(preferred: str | None = None, **kinds: tuple[Probe, str]) -> Chooser
 def test_the_first_that_works_is_taken_unless_another_is_preferred_or_named() -> None:
     async def names() -> list[str]:
         kinds = {"a": (GONE, "x"), "b": (HERE, "y"), "c": (HERE, "z")}
-        found = [await chooser(**kinds).choose(None), await chooser("c", **kinds).choose(None)]
-        found += [await chooser("a", **kinds).choose(None), await chooser(**kinds).choose("c")]
+        found = [await chooser(None, kinds).choose(None), await chooser("c", kinds).choose(None)]
+        found += [await chooser("a", kinds).choose(None), await chooser(None, kinds).choose("c")]
         assert "a: not installed" in found[0].reason
         return [one.name for one in found]
 
@@ -51,7 +51,7 @@ def test_the_first_that_works_is_taken_unless_another_is_preferred_or_named() ->
 @pytest.mark.promise("R3")
 def test_a_family_stands_in_once_for_each_by_the_names_users_know() -> None:
     async def walk() -> None:
-        one = chooser(a=(HERE, "f"), b=(HERE, "f"), c=(HERE, "g"))
+        one = chooser(None, {"a": (HERE, "f"), "b": (HERE, "f"), "c": (HERE, "g")})
         tried = {"a"}
         other = await one.substitute("a", tried)
         assert other is not None and other.name == "b"
@@ -64,13 +64,13 @@ def test_a_family_stands_in_once_for_each_by_the_names_users_know() -> None:
 @pytest.mark.promise("R3")
 def test_one_that_is_named_and_missing_has_a_substitute_and_one_that_refuses_has_none() -> None:
     async def walk() -> None:
-        taken = await chooser(a=(GONE, "f"), b=(HERE, "f")).choose("a")
+        taken = await chooser(None, {"a": (GONE, "f"), "b": (HERE, "f")}).choose("a")
         assert taken.name == "b" and "a was named" in taken.reason
         with pytest.raises(RunnerFailed, match="not logged in") as refused:
-            await chooser(a=(REFUSED, "f"), b=(HERE, "f")).choose("a")
+            await chooser(None, {"a": (REFUSED, "f"), "b": (HERE, "f")}).choose("a")
         assert (refused.value.kind, refused.value.hint) == ("auth", "log in")
         with pytest.raises(RunnerFailed, match="a: not installed; b: not logged in") as none:
-            await chooser(a=(GONE, "f"), b=(REFUSED, "g")).choose(None)
+            await chooser(None, {"a": (GONE, "f"), "b": (REFUSED, "g")}).choose(None)
         assert "install it" in none.value.hint
 
     asyncio.run(walk())

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from tenuto.bench import (
+    checkpoints,
     codemode,
     control,
     deno,
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "tape": storage.tape,
     "index": storage.index,
     "rebuild": storage.rebuild,
+    "checkpoints": checkpoints.checkpoints,
     "history": history.history,
     "mcp": mcp.mcp,
     "ps": startup.ps,

@@ -81,15 +81,30 @@ def settle(project: Project, execution_id: str) -> Execution | None:
         execution = load(project, execution_id) or execution
         return _lost_unread(folder, execution) if execution.spec is None else execution
     try:
-        execution = load(project, execution_id)
-        if execution is not None and _needs_keeper(execution):
-            swept = sweep_after(execution)
-            pen.append(_what_happened(folder, execution, swept))
+        execution, size, lines = _whole(folder, execution_id)
+        if _needs_keeper(execution):
+            happened = _what_happened(execution, sweep_after(execution), size, lines)
+            pen.append(happened)
+            execution.apply(pen.last_ns, happened)
     except OSError:
-        return _lost_unwritten(folder, execution) if execution is not None else None
+        return _lost_unwritten(folder, execution)
     finally:
         pen.put_down()
-    return load(project, execution_id)
+    return execution
+
+
+def _whole(folder: str, execution_id: str) -> tuple[Execution, int, int]:
+    """Return an execution with the bytes and lines of its output, read in one go."""
+    execution = Execution(execution_id)
+    size = lines = 0
+    with TapeReader(folder) as reader:
+        for frame in reader.frames():
+            if frame.stream == EVENT:
+                execution.apply(frame.time_ns, ev.decode_event(frame.body))
+            else:
+                size += len(frame.body)
+                lines += frame.body.count(b"\n")
+    return execution, size, lines
 
 
 def _is_empty(folder: str) -> bool:
@@ -103,22 +118,16 @@ def _needs_keeper(execution: Execution) -> bool:
     return execution.live or bool(execution.left_behind)
 
 
-def _what_happened(folder: str, execution: Execution, swept: int) -> Event:
+def _what_happened(execution: Execution, swept: int, size: int, lines: int) -> Event:
     if not execution.live:
         return ev.LeftBehindEnded(killed=swept > 0)
     reason = _KEEPER_DIED if execution.started else _AT_START
-    size, lines = output_of(folder)
     return ev.Lost(reason=reason, swept=swept, size=size, lines=lines)
 
 
 def output_of(folder: str) -> tuple[int, int]:
     """Return bytes and lines of the output on a tape, for those that nobody counts any more."""
-    size = lines = 0
-    with TapeReader(folder) as reader:
-        for frame in reader.frames():
-            if frame.stream != EVENT:
-                size += len(frame.body)
-                lines += frame.body.count(b"\n")
+    _, size, lines = _whole(folder, "")
     return size, lines
 
 
@@ -127,13 +136,21 @@ def sweep_after(execution: Execution) -> int:
     started = execution.started
     known: list[tuple[int, int]] = []
     group = ""
-    if started is not None and started.boot == procfs.boot_id():
+    if started is not None and started.boot and started.boot != procfs.boot_id():
+        _remove_scratch(execution)
+        return 0  # no process outlives its boot, so that looking at all of them is not needed
+    if started is not None and started.boot:
         known = [(started.pid, started.pid_start), (started.keeper_pid, started.keeper_start)]
         known += [(one.pid, one.start) for one in execution.left_behind]
         group = started.cgroup
     elif started is None:  # it may have died before its start was recorded
         group = cgroup.claimed(execution.id)
     swept = sweep(execution.id, group, known, _SWEEP_S)
+    _remove_scratch(execution)
+    return swept
+
+
+def _remove_scratch(execution: Execution) -> None:
     held = execution.confined
     if held is not None and os.path.basename(held.scratch) == f"tenuto-{execution.id}":
         from tenuto.keeper.held import (
@@ -141,7 +158,6 @@ def sweep_after(execution: Execution) -> int:
         )  # with ctypes and json: too much for each command
 
         remove_tree(held.scratch)
-    return swept
 
 
 def _lost_unread(folder: str, execution: Execution) -> Execution:
@@ -162,7 +178,7 @@ def _why_unread(folder: str) -> str:
 
 def _lost_unwritten(folder: str, execution: Execution) -> Execution:
     swept = sweep_after(execution)
-    execution.apply(time.time_ns(), _what_happened(folder, execution, swept))
+    execution.apply(time.time_ns(), _what_happened(execution, swept, *output_of(folder)))
     return execution
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenuto.core.errors import DiskFull, KeeperUnreachable, StateDamaged
+from tenuto.core.errors import DiskFull, KeeperUnreachable, NotFinished, StateDamaged
 from tenuto.core.execution import Execution
 from tenuto.core.ids import new_id, short
 from tenuto.core.state import (
@@ -23,7 +23,7 @@ from tenuto.engine.tasks import task_of
 from tenuto.keeper.frames import EVENT
 from tenuto.stores.layout import as_error
 from tenuto.stores.states import read_state, write_state
-from tenuto.stores.tape import TapeReader, is_kept
+from tenuto.stores.tape import TapeReader
 
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
@@ -112,11 +112,9 @@ def save(engine: BlockingEngine, execution_id: str) -> ExecutionState | None:
     Returns None where it is live (its driver writes it) or is no task.
     """
     folder = engine.project.folder(execution_id)
-    if is_kept(folder):
-        return None
     fold, _ = folded(folder, execution_id)
     spec = fold.execution.spec
-    if spec is None or spec.kind != "task":
+    if fold.execution.live or spec is None or spec.kind != "task":
         return None
     state = fold.state()
     read = read_state(folder, execution_id, engine.project.quarantine)
@@ -140,9 +138,8 @@ def checkpoint(engine: BlockingEngine, execution_id: str) -> Checkpoint:
             return found
     state = save(engine, execution.id)
     if state is None:
-        raise KeeperUnreachable(
-            f"the writer of {short(execution.id)} lives, but its driver is gone",
-            "try again in a moment, or see: tenuto doctor",
+        raise NotFinished(
+            f"{short(execution.id)} was resumed just now", "ask for the checkpoint again"
         )
     places = checkpoints_of(engine, execution.id)
     path = f"{engine.project.folder(execution.id)}/state.json"

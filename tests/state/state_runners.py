@@ -1,0 +1,112 @@
+"""Runners of these tests, as a driver loads them by name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping
+
+from tenuto.core.ports import Child, Nursery
+from tenuto.core.runs import Finished, Probe, RunEvent, RunRequest, SessionOpened
+from tenuto.testing.agents import EchoRunner, EchoSession
+
+
+class SideRunner(EchoRunner):
+    """Leaves a line in a file whenever a step begins; hangs in new sessions only, or as a file says."""
+
+    def __init__(self) -> None:
+        super().__init__("side", "side")
+
+    async def open(self, request: RunRequest, nursery: Nursery) -> EchoSession:
+        session = await super().open(request, nursery)
+        prompt, step = session.prompt, request.title.partition(": ")[2]
+
+        async def noted(text: str) -> AsyncIterator[RunEvent]:
+            side = os.environ["TENUTO_TEST_SIDE"]
+            fd = os.open(side, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            os.write(fd, f"{step} {request.session or 'new'}\n".encode())
+            os.close(fd)
+            if request.session or os.path.exists(os.environ["TENUTO_TEST_GO"]):
+                text = text.replace("[[hang]]", "")
+            async for event in prompt(text):
+                yield event
+
+        session.prompt = noted  # type: ignore[method-assign]
+        return session
+
+
+class VersionedRunner(EchoRunner):
+    """Is of the version that a file says, and not there without the file."""
+
+    def __init__(self) -> None:
+        super().__init__("versioned", "versioned")
+
+    async def probe(self, environ: Mapping[str, str]) -> Probe:
+        try:
+            with open(environ["TENUTO_TEST_VERSION"], encoding="utf-8") as file:
+                return Probe(available=True, version=file.read())
+        except FileNotFoundError:
+            return Probe(False, kind="missing", why="it was taken away", hint="put it back")
+
+    async def open(self, request: RunRequest, nursery: Nursery) -> EchoSession:
+        session = await super().open(request, nursery)
+        prompt = session.prompt
+        version = (await self.probe(os.environ)).version
+
+        async def told(text: str) -> AsyncIterator[RunEvent]:
+            async for event in prompt(text):
+                if isinstance(event, SessionOpened):
+                    yield SessionOpened(event.session, event.model, version)
+                else:
+                    yield event
+
+        session.prompt = told  # type: ignore[method-assign]
+        return session
+
+
+class _ProgramSession:
+    """A turn lasts as long as its program."""
+
+    def __init__(self, child: Child) -> None:
+        self.session = "program"
+        self._child = child
+
+    async def prompt(self, text: str) -> AsyncIterator[RunEvent]:
+        del text
+        end = await self._child.wait()
+        yield Finished(ok=end.exit_code == 0, kind="crash", message=end.state, text="done")
+
+    async def answer(self, request_id: str, allow: bool, why: str = "") -> None: ...
+
+    async def interrupt(self) -> None:
+        await self._child.kill()
+
+    async def close(self) -> None:
+        await self._child.kill()
+
+
+class ProgramRunner(EchoRunner):
+    """Has a program of its own, an execution inside the task's."""
+
+    def __init__(self) -> None:
+        super().__init__("program", "program")
+
+    async def open(self, request: RunRequest, nursery: Nursery) -> _ProgramSession:  # type: ignore[override]
+        child = await nursery.spawn(["sleep", "1000"], cwd=request.cwd, title=request.title)
+        return _ProgramSession(child)
+
+
+class StubbornRunner(ProgramRunner):
+    """Makes its driver ignore everything but SIGKILL."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = self.family = "stubborn"
+
+    async def open(self, request: RunRequest, nursery: Nursery) -> _ProgramSession:  # type: ignore[override]
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+        return await super().open(request, nursery)
