@@ -383,13 +383,13 @@ async def test_everything_public_can_be_imported_and_nothing_else_is() -> None:
 @pytest.mark.promise("P1")
 async def test_every_public_verb_is_typed_and_documented() -> None:
     verbs = {
-        "start", "run", "wait", "follow", "logs", "send", "kill", "kill_all", "interrupt", "resume",
+        "start", "run", "wait", "follow", "logs", "send", "kill", "kill_all", "interrupt",
         "list", "show", "clear", "clean", "report", "reports", "health", "resize",
         "code", "serve", "sessions", "clear_session", "detach", "read",
     }  # fmt: skip
     public = {name for name in vars(Engine) if not name.startswith("_")}
     assert verbs | {"home", "settings", "tools"} == public
-    for name in verbs:
+    for name in {*verbs, "resume", "checkpoint", "checkpoints", "state", "recovered"}:
         verb = getattr(Engine, name)
         assert inspect.getdoc(verb), name
         signature = inspect.signature(verb)

@@ -38,6 +38,8 @@ GOOD = {
     "budget.hard": ("true", "budget_hard", True),
     "budget.elicit": ("YES", "budget_elicit", True),
     "permissions": ("edits", "permissions", "edits"),
+    "checkpoint.every": ("250ms", "checkpoint_every", 0.25),
+    "checkpoint.keep": ("3", "checkpoint_keep", 3),
     "asyncHandoverTimeout": ("45000", "wait", 45.0),
     "executionReportInterval": ("500", "report_every", 0.5),
 }
@@ -69,6 +71,8 @@ BAD = {
     "budget.hard": ["", "maybe", "2"],
     "budget.elicit": ["on?"],
     "permissions": ["", "Ask", "bypass"],
+    "checkpoint.every": ["", "soon", "-1s"],
+    "checkpoint.keep": ["0", "-1", "some"],
     "asyncHandoverTimeout": ["later"],
     "executionReportInterval": ["-5"],
 }
