@@ -58,12 +58,22 @@ def test_a_resumed_task_is_told_as_a_started_one(echo: CommandLine) -> None:
 
 
 def test_why_it_failed_is_told_once(echo: CommandLine) -> None:
-    failed = echo("task", "--runtime", "echo", "--file", "nosuch.py", "Say hello")
+    failed = echo("task", "--runtime", "echo", "[[fail:auth]]")
     assert failed.returncode == 1
-    assert failed.stderr.count("nosuch.py") == 1
-    assert "tenuto: failed: bad_input  " in failed.stderr
-    quiet = echo("task", "-q", "--runtime", "echo", "--file", "nosuch.py", "Say hello")
-    assert quiet.stderr.count("nosuch.py") == 1
+    assert failed.stderr.count("it was told to fail") == 1
+    assert "tenuto: failed: auth  " in failed.stderr
+    quiet = echo("task", "-q", "--runtime", "echo", "[[fail:auth]]")
+    assert quiet.stderr.count("it was told to fail") == 1
+
+
+@pytest.mark.parametrize("words", [["--file", "nosuch.py"], ["--skill", "nosuch.py"]])
+def test_what_is_not_there_is_told_before_a_task_begins(
+    echo: CommandLine, words: list[str]
+) -> None:
+    refused = echo("task", "--runtime", "echo", *words, "Say hello")
+    assert refused.returncode == 2
+    assert refused.stderr.count("nosuch.py") == 1
+    assert not echo.ids()
 
 
 @pytest.mark.parametrize("words", [["--runtime", "ecko"], ["--strategy", "wat"], ["--role", "wat"]])
