@@ -21,9 +21,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     marker = metafunc.definition.get_closest_marker("runtimes")
     quick = marker.args if marker is not None else MAIN
-    rest = [name for name in RUNTIMES if name not in quick]
+    slow = (*ALL, *(marker.kwargs.get("slow", ()) if marker is not None else ()))
     cases = [pytest.param(name) for name in quick]
-    cases += [pytest.param(name, marks=pytest.mark.full) for name in rest if name in ALL]
+    cases += [
+        pytest.param(name, marks=pytest.mark.full)
+        for name in RUNTIMES
+        if name in slow and name not in quick
+    ]
     metafunc.parametrize("runtime", cases, indirect=True)
 
 

@@ -16,7 +16,7 @@ PROGRAMS = {
 MAIN = ("claude-code", "codex", "cli-anthropic")
 """Tested on every push, unless a test says otherwise."""
 ALL = (*MAIN, "open-code", "gemini")
-"""Tested in the slow lane; the others are kinds of our own loop, which need it once only."""
+"""Tested in the slow lane; other kinds of our own loop in its own tests."""
 
 
 def _patch(path: str, text: str) -> str:

@@ -17,6 +17,7 @@ CAP = "0.1"
 
 
 @pytest.mark.promise("B2", "B3")
+@pytest.mark.runtimes("claude-code", "codex")
 def test_a_hard_cap_ends_the_task_before_the_next_request(
     world: World, model: Model, runtime: Runtime
 ) -> None:
@@ -34,7 +35,7 @@ def test_a_hard_cap_ends_the_task_before_the_next_request(
 
 
 @pytest.mark.promise("B2", "B3", "U1")
-@pytest.mark.runtimes("claude-code", "codex")
+@pytest.mark.runtimes("claude-code")
 @pytest.mark.parametrize("allowed", [True, False], ids=["approved", "denied"])
 def test_a_soft_cap_holds_the_request_until_somebody_decides(
     world: World, model: Model, runtime: Runtime, allowed: bool

@@ -34,6 +34,7 @@ def plan_of(cases: dict[str, Any]) -> str:
 
 @pytest.mark.promise("R2", "R3", "G2", "B1")
 @pytest.mark.timeout(240)
+@pytest.mark.runtimes("claude-code", "codex")
 def test_every_failure_is_told_and_counted(alone: World, runtime: Runtime) -> None:
     cases = {name: case for name, case in CASES.items() if name not in runtime.endless}
     for name, (steps, _) in cases.items():
@@ -68,7 +69,7 @@ def test_every_failure_is_told_and_counted(alone: World, runtime: Runtime) -> No
 
 
 @pytest.mark.promise("R1", "X4", "D3")
-@pytest.mark.runtimes("claude-code", "codex")
+@pytest.mark.runtimes("claude-code")
 def test_silence_lasts_until_it_is_interrupted(
     world: World, model: Model, runtime: Runtime
 ) -> None:

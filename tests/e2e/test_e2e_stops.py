@@ -43,6 +43,7 @@ def interrupt(task: Task) -> dict[str, object]:
 
 
 @pytest.mark.promise("R1", "D3", "B1")
+@pytest.mark.runtimes("claude-code", "codex")
 def test_an_interrupted_task_goes_on_in_the_runtimes_own_session(
     world: World, model: Model, runtime: Runtime
 ) -> None:
@@ -90,7 +91,7 @@ def born(command: str) -> int:
 
 
 @pytest.mark.promise("R1", "D3", "X11", "B1")
-@pytest.mark.runtimes("claude-code", "codex")
+@pytest.mark.runtimes("codex")
 def test_a_killed_driver_and_a_killed_keeper_leave_nothing_and_lose_nothing(
     world: World, model: Model, runtime: Runtime
 ) -> None:

@@ -16,7 +16,7 @@ def of_role(role: str):
 
 
 @pytest.mark.promise("G1", "R2")
-@pytest.mark.runtimes("claude-code", "codex")
+@pytest.mark.runtimes("claude-code")
 def test_a_handoff_shows_real_outputs_and_a_review_comes_back(
     alone: World, runtime: Runtime
 ) -> None:

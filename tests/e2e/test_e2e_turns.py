@@ -12,7 +12,7 @@ _KEY_HEADERS = ("authorization", "x-api-key", "x-goog-api-key")
 
 
 @pytest.mark.promise("R1", "R2", "B1", "B3")
-@pytest.mark.runtimes(*MAIN, "cli-chat", "cli-google", "cli-responses")
+@pytest.mark.runtimes(*MAIN, slow=("cli-chat", "cli-google", "cli-responses"))
 def test_a_task_uses_its_own_tools_and_ours(world: World, model: Model, runtime: Runtime) -> None:
     model.play(
         runtime.write(str(world.folder / f"{runtime.name}.txt"), "made by an agent\n"),
@@ -40,6 +40,7 @@ def test_a_task_uses_its_own_tools_and_ours(world: World, model: Model, runtime:
 
 
 @pytest.mark.promise("R2", "U1")
+@pytest.mark.runtimes("claude-code", "codex")
 def test_what_policy_leaves_open_is_decided_from_another_process(
     world: World, model: Model, runtime: Runtime
 ) -> None:
@@ -65,7 +66,7 @@ def test_what_policy_leaves_open_is_decided_from_another_process(
 
 
 @pytest.mark.promise("R2")
-@pytest.mark.runtimes("claude-code", "codex")
+@pytest.mark.runtimes("codex")
 def test_a_policy_refuses_without_asking(world: World, model: Model, runtime: Runtime) -> None:
     made = world.folder / f"{runtime.name}.refused"
     model.play(runtime.asks(str(made), "no"), "I was not allowed to.")
