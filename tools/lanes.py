@@ -1,4 +1,4 @@
-"""Run the tests in two lanes at once: most of their time goes into waiting for processes.
+"""Run the tests in three lanes at once: most of their time goes into waiting for processes.
 
 Each lane is a pytest of its own over some of the folders, and every folder is in one of them. With
 arguments of one's own (`make test ARGS="-k tape"`) there is one pytest, as if this were not here.
@@ -9,45 +9,54 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
-# What stands here runs beside all the rest; the two take about as long.
-FIRST = (
-    "cli", "codemode", "codemode_source", "core", "deno", "engine", "engine_unit", "faults",
+# Lanes that take about as long as each other; what is not named here is the third.
+LANES = (
+    ("cli", "codemode", "codemode_source", "core", "deno", "engine", "engine_unit"),
+    ("faults", "hostcalls", "mcp", "metering", "models", "sandbox", "sessions", "stores", "tools"),
 )  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:
-    """Return the worst exit code of both."""
-    pytest = [str(Path(sys.executable).with_name("pytest"))]
+    """Return the worst exit code of all."""
+    pytest = str(Path(sys.executable).with_name("pytest"))
     if arguments:
-        return subprocess.call([*pytest, *arguments], cwd=ROOT)
+        return subprocess.call([pytest, *arguments], cwd=ROOT)
     names = sorted(path.name for path in (ROOT / "tests").iterdir() if _holds_tests(path))
-    first = [f"tests/{name}" for name in names if name in FIRST]
-    second = [f"tests/{name}" for name in names if name not in FIRST]
-    with tempfile.TemporaryFile() as kept:
-        # one cache is enough, and two writers of it are one too many
-        beside = subprocess.Popen(
-            [*pytest, "-p", "no:cacheprovider", *second], cwd=ROOT, stdout=kept, stderr=kept
-        )
-        try:
-            code = subprocess.call([*pytest, *first], cwd=ROOT)
-            other = beside.wait()
-        finally:
-            if beside.poll() is None:
-                beside.terminate()
-                beside.wait()
-        kept.seek(0)
-        sys.stdout.flush()
-        os.write(1, b"\n")
-        while part := kept.read(1 << 16):
-            os.write(1, part)
-    return code or other
+    rest = [name for name in names if not any(name in lane for lane in LANES)]
+    running: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+    try:
+        for lane in (*LANES, rest):
+            folders = [f"tests/{name}" for name in names if name in lane]
+            # one cache is enough, and two writers of it are one too many
+            own = ["-p", "no:cacheprovider"] if running else []
+            kept = tempfile.TemporaryFile()
+            words = [pytest, *own, *folders]
+            process = subprocess.Popen(words, cwd=ROOT, stdout=kept, stderr=subprocess.STDOUT)
+            running.append((process, kept))
+        return max(_told(process, kept) for process, kept in running)
+    finally:
+        for process, kept in running:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+            kept.close()
+
+
+def _told(process: "subprocess.Popen[bytes]", kept: IO[bytes]) -> int:
+    """Wait for a lane, and print what it said."""
+    code = process.wait()
+    kept.seek(0)
+    while part := kept.read(1 << 16):
+        os.write(1, part)
+    return code
 
 
 def _holds_tests(path: Path) -> bool:
     if path.is_dir():
-        return path.name not in ("frozen", "__pycache__")
+        return path.name not in ("frozen", "golden", "__pycache__")
     return path.name.startswith("test_")
 
 

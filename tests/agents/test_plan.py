@@ -87,12 +87,14 @@ def big(edges: int) -> list[Step]:
     ]
 
 
-def test_a_million_edges_are_checked_within_seconds():
-    steps = big(1_000_000)
-    assert sum(len(step.depends_on) for step in steps) == 1_000_000
+def test_a_million_edges_are_refused_and_half_as_many_checked_within_seconds():
     begun = time.process_time()
+    with pytest.raises(InvalidPlan, match="1000000 dependencies, 500000 are the most"):
+        check_plan(Plan(tuple(big(1_000_000))))
+    steps = big(500_000)
+    assert sum(len(step.depends_on) for step in steps) == 500_000
     check_plan(Plan(tuple(steps)))
-    assert time.process_time() - begun < 5
+    assert time.process_time() - begun < 8
     # and one that closes a cycle through all layers
     steps[0] = msgspec.structs.replace(steps[0], depends_on=(steps[-1].id,))
     begun = time.process_time()
@@ -101,10 +103,11 @@ def test_a_million_edges_are_checked_within_seconds():
     assert time.process_time() - begun < 5
 
 
-def test_a_million_edges_come_in_as_json_within_seconds():
-    data = msgspec.json.encode({"steps": big(1_000_000)})
+def test_half_a_million_edges_come_in_as_json_within_seconds():
+    steps = big(500_000)
+    data = msgspec.json.encode({"steps": steps})
     begun = time.process_time()
-    assert len(read_plan(data).steps) == 2500
+    assert len(read_plan(data).steps) == len(steps)
     assert time.process_time() - begun < 8
 
 

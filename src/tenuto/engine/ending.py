@@ -196,7 +196,7 @@ def interrupt_children(project: Project, index: Store, execution_id: str, grace:
         below += [row.id for row in index.children(one)]
     asked: list[str] = []
     for one in below:
-        with suppress(control.NoKeeper, KeeperUnreachable):
+        with suppress(control.NoKeeper, KeeperUnreachable, NotRunning):  # some end meanwhile
             control.request(project.folder(one), "interrupt", grace=grace)
             asked.append(one)
     for one in asked:

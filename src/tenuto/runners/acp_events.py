@@ -197,16 +197,16 @@ class Listener:
             if kind == "failed":
                 kind = _BY_CATEGORY.get(str(failure.get("category")), kind)
             return Finished(False, self.text, kind, said, status, interrupted)
-        if stop == "cancelled":
-            return Finished(False, self.text, message="interrupted", interrupted=True)
+        gave_up = Finished(False, self.text, "permission", "a tool was refused and it gave up")
+        if stop == "cancelled":  # by us; or by itself, as some do after a refusal
+            stopped = Finished(False, self.text, message="interrupted", interrupted=True)
+            return gave_up if self.refused and not interrupted else stopped
         if stop != "end_turn":
             kind, message = _STOPPED.get(
                 stop, ("protocol", f"it stopped for a reason we do not know: {stop}")
             )
             return Finished(False, self.text, kind, message, interrupted=interrupted)
-        if self.refused:
-            return Finished(False, self.text, "permission", "a tool was refused and it gave up")
-        return Finished(True, self.text)
+        return gave_up if self.refused else Finished(True, self.text)
 
 
 def plain(content: Any) -> str:

@@ -187,7 +187,9 @@ async def test_servers_and_the_system_prompt_are_handed_on_and_with_bypass_nobod
     (given,) = json.loads(end(await told(session, "your servers")).text)
     assert (given["name"], given["command"]) == ("tenuto", sys.executable)
     assert given["args"] == ["-m", "tenuto", "mcp"]
-    assert [(one["name"], one["value"]) for one in given["env"]] == [("A", "1")]
+    handed = {one["name"]: one["value"] for one in given["env"]}
+    handed.pop("TENUTO_EXECUTION", "")  # whose child its executions are, for agents that filter it
+    assert handed == {"A": "1"}
     events = await told(session, "please ask")
     assert not any(isinstance(one, PermissionAsked) for one in events)
     assert end(events).text == "got the-allow_once"
