@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -27,22 +28,23 @@ def main(arguments: list[str]) -> int:
     names = sorted(path.name for path in (ROOT / "tests").iterdir() if _holds_tests(path))
     rest = [name for name in names if not any(name in lane for lane in LANES)]
     running: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
-    try:
+    with ExitStack() as stack:
         for lane in (*LANES, rest):
             folders = [f"tests/{name}" for name in names if name in lane]
             # one cache is enough, and two writers of it are one too many
             own = ["-p", "no:cacheprovider"] if running else []
-            kept = tempfile.TemporaryFile()
+            kept = stack.enter_context(tempfile.TemporaryFile())
             words = [pytest, *own, *folders]
             process = subprocess.Popen(words, cwd=ROOT, stdout=kept, stderr=subprocess.STDOUT)
+            stack.callback(_end, process)
             running.append((process, kept))
         return max(_told(process, kept) for process, kept in running)
-    finally:
-        for process, kept in running:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-            kept.close()
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is None:
+        process.terminate()
+        process.wait()
 
 
 def _told(process: "subprocess.Popen[bytes]", kept: IO[bytes]) -> int:
