@@ -144,7 +144,7 @@ def test_a_drivers_last_words_go_out_whole_however_slowly_they_are_read() -> Non
         with far:
             while part := far.recv(1000):
                 read.extend(part)
-                if len(read) > 1_980_000:  # the rest is less than what makes a writer wait
+                if len(read) > 1_990_000:  # the rest is less than what makes a writer wait
                     go_on.wait(60)
 
     async def speak() -> None:
