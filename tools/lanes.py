@@ -15,8 +15,9 @@ from typing import IO
 ROOT = Path(__file__).resolve().parent.parent
 # Lanes that take about as long as each other; what is not named here is the third.
 LANES = (
-    ("cli", "codemode", "codemode_source", "core", "deno", "engine", "engine_unit"),
-    ("faults", "hostcalls", "mcp", "metering", "models", "sandbox", "sessions", "stores", "tools"),
+    ("cli", "codemode", "codemode_source", "core", "deno", "engine", "engine_unit", "sessions",
+     "stores", "tools"),
+    ("faults", "hostcalls", "mcp", "metering", "models", "sandbox"),
 )  # fmt: skip
 
 
