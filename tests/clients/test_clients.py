@@ -51,7 +51,7 @@ def test_a_job_longer_than_the_clients_timeout_is_handed_over_and_read_to_its_en
     told = {tool["name"]: tool["description"] for tool in catalogue.tools("32.0 KB")}
     first = client.first()
     assert {"execute", "output", "send_input", "list", "kill"} <= first.keys()
-    assert all(first[name] == told[name] for name in first)
+    assert first == {name: told[name] for name in first}
     assert "Tenuto runs code and commands to their end." in json.dumps(client.model.seen[0].raw)
 
 

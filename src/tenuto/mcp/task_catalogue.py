@@ -38,7 +38,7 @@ _EXECUTE = tool(
     "engine_execute",
     "Have AI agents do a task",
     """\
-Have one or several AI agents (Claude Code, OpenCode, Codex, …) do a task in this project, however \
+Have one or several AI agents (Claude Code, OpenCode, Codex, ...) do a task in this project, however \
 long it takes. Give `task` (what is to be done, complete: the agent sees nothing of this \
 conversation), or `plan` (steps that depend on each other).
 - Done within `wait` seconds (default 30): status completed, partial or failed, the agents' output, \
