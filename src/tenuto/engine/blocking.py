@@ -355,7 +355,7 @@ class BlockingEngine:
         whole = self.resolve(execution_id)
         try:
             return control.send(self.project.folder(whole), data, eof)
-        except control.NoKeeper:
+        except (control.NoKeeper, NotRunning):
             execution = self.execution(whole)
             raise NotRunning(
                 f"{short(whole)} is {execution.state}: it takes no more input",

@@ -51,15 +51,11 @@ def kill(project: Project, index: Store, execution_id: str, name: str = "KILL") 
     folder = project.folder(execution_id)
     try:
         control.request(folder, "kill", _KILL_PATIENCE_S, signal=name)
-    except control.NoKeeper:
+    except (control.NoKeeper, NotRunning):
         execution = recover.settle(project, execution_id)
         if execution is None and sweep(execution_id, "", [], _KILL_PATIENCE_S):
             return  # its folder was deleted under it; its processes were still there
-        state = execution.state if execution is not None else State.LOST
-        raise NotRunning(
-            f"{short(execution_id)} has ended already: {state}",
-            f"see: tenuto show {short(execution_id)}",
-        ) from None
+        raise _ended_already(execution_id, execution) from None
     except KeeperUnreachable:
         if name != "SIGKILL":
             raise
@@ -157,24 +153,32 @@ def interrupt(project: Project, index: Store, execution_id: str, grace: float) -
 
     What does not stop by itself is killed; so is a keeper that does not answer.
     """
-    name = short(execution_id)
     try:
         control.request(project.folder(execution_id), "interrupt", grace=grace)
-    except control.NoKeeper:
+    except (control.NoKeeper, NotRunning):
         execution = recover.settle(project, execution_id)
         state = execution.state if execution is not None else State.LOST
         if state is State.INTERRUPTED and _is_task(execution):
             return False
-        hint = f"see: tenuto show {name}"
+        hint = ""
         if state in RESUMABLE and _is_task(execution):
+            name = short(execution_id)
             hint = f"what it had done is saved; to go on: tenuto resume {name}"
-        raise NotRunning(f"{name} has ended already: {state}", hint) from None
+        raise _ended_already(execution_id, execution, hint) from None
     except KeeperUnreachable:
         detail = "on request; its keeper did not answer and was ended too"
         _take_over(project, execution_id, State.INTERRUPTED, "interrupted", detail)
     wait_for_end(project, execution_id)
     kill_runtimes(project, index, execution_id)
     return True
+
+
+def _ended_already(execution_id: str, execution: Execution | None, hint: str = "") -> NotRunning:
+    """Say how it ended; its keeper may still be there, or may have said so before the record is."""
+    state = execution.state if execution is not None else State.LOST
+    how = "is ending" if state in LIVE else f"has ended already: {state}"
+    name = short(execution_id)
+    return NotRunning(f"{name} {how}", hint or f"see: tenuto show {name}")
 
 
 def _is_task(execution: Execution | None) -> bool:
