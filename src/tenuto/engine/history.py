@@ -22,6 +22,7 @@ from tenuto.core.history import (
 from tenuto.core.ids import check_prefix, short
 from tenuto.core.quantities import parse_moment
 from tenuto.core.recording import Recorder
+from tenuto.keeper.frames import Frame
 from tenuto.stores.archive import Archive
 from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
@@ -38,9 +39,18 @@ Moment = str | datetime.datetime | None
 # From tapes
 
 
-def records_of(project: Project, execution_id: str) -> list[ExecutionRecord]:
-    """Return the records of a task's steps that have ended, from its tape; none without one."""
+def records_of(
+    project: Project, execution_id: str, events: Sequence[Frame] = ()
+) -> list[ExecutionRecord]:
+    """Return the records of a task's steps that have ended, from its tape; none without one.
+
+    `events` are those of its tape, if it was read already.
+    """
     recorder = Recorder(execution_id)
+    for frame in events:
+        recorder.take(frame.seq, frame.time_ns, frame.body)
+    if events:
+        return recorder.records
     try:
         with TapeReader(project.folder(execution_id)) as reader:
             for frame in reader.events():
