@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -112,16 +112,19 @@ class Walker:
 
     # A step
 
-    async def walk(self, step: Step) -> StepFinished:
-        """Take a step to its end."""
+    async def walk(self, step: Step, gate: Callable[[], Awaitable[None]]) -> StepFinished:
+        """Take a step to its end; behind the gate is what it builds on, before it only preparation."""
         began = time.monotonic()
         one = self._teller.progress.steps[step.id]
         await self._purse.before(step)
+        if self._places.separate:  # they are made of what the steps before have changed
+            await gate()
         cwd = await self._places.place(step)
         brief = self._brief(step, cwd)
         chosen = await self._chooser.choose(step.runtime or self._task.runtime)
         if step.runtime not in (None, chosen.name):
             self._announce(step, str(step.runtime), chosen, chosen.reason)
+        await gate()
         tried = {chosen.name}
         attempt, failures = one.attempt, 0
         text = brief.text
