@@ -105,7 +105,7 @@ class Driver:
     def _start_ready(self, walk: Walk, most: int) -> None:
         if self.stopping:
             return
-        for step in list(self.progress.ready()):
+        for step in self.progress.ready():
             if len(self._walking) >= most:
                 return
             if step.id not in self._walking:
