@@ -124,16 +124,20 @@ class TaskVerbs:
         *,
         force: bool = False,
         from_seq: int | None = None,
+        cwd: str | None = None,
         wait: float | None = None,
     ) -> Snapshot:
         """Run an interrupted or lost execution again and wait for it.
 
         A task goes on where it was; with `from_seq` a new one goes on from that checkpoint of it.
-        `force` runs code and commands again from their beginning, takes over a task whose driver does
-        not answer, and passes what a check before the resume finds changed.
+        `cwd` is the folder to go on in, where its own is not there any more. `force` runs code and
+        commands again from their beginning, takes over a task whose driver does not answer, and
+        passes what a check before the resume finds changed.
         """
         began, wait = time.monotonic(), self.settings.patience(wait)
-        whole, sock = await self._call(self._engine.resume, execution_id, force, from_seq)
+        whole, sock = await self._call(
+            lambda: self._engine.resume(execution_id, force, from_seq, cwd=cwd)
+        )
         return await self._wait(self._engine.watch(whole, -1, sock), wait, None, began)
 
     async def checkpoint(self, execution_id: str) -> Checkpoint:

@@ -118,6 +118,8 @@ class Walker:
         one = self._teller.progress.steps[step.id]
         await self._purse.before(step)
         cwd = await self._places.place(step)
+        if one.cwd not in ("", cwd):
+            one.session = ""  # sessions of runtimes belong to the folder that they began in
         brief = self._brief(step, cwd)
         chosen = await self._chooser.choose(step.runtime or self._task.runtime)
         if step.runtime not in (None, chosen.name):
@@ -273,7 +275,7 @@ class Walker:
             return before[1], True
         if before is not None:
             await before[1].close()
-        taken_up = one.session or self._earlier(step, chosen.name)
+        taken_up = one.session or self._earlier(step, chosen.name, brief.cwd)
         runner = chosen.runner
         execution = ""
 
@@ -297,10 +299,13 @@ class Walker:
         session = await runner.open(request, self._nursery(started))
         return session, request.session is not None
 
-    def _earlier(self, step: Step, runtime: str) -> str:
+    def _earlier(self, step: Step, runtime: str, cwd: str) -> str:
         """Return the session of the step that this one goes on from, if it was this runtime's."""
         one = self._teller.progress.steps.get(step.continues or "")
-        return one.session if one is not None and one.runtime == runtime else ""
+        if one is None or one.runtime != runtime:
+            return ""
+        moved = self._task.worktree is None and one.cwd not in ("", cwd)
+        return "" if moved else one.session
 
     def _take(self, step: Step, one: StepProgress, event: RunEvent, tries: Tries) -> None:
         match event:
