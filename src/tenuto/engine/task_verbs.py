@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tenuto.engine.history import Moment
     from tenuto.engine.recovering import Recovered
     from tenuto.engine.runtimes import Found, RuntimeInfo
-    from tenuto.engine.saved import Checkpoint, Known
+    from tenuto.engine.saved import Checkpoint, SavedState
     from tenuto.engine.settings import Settings
     from tenuto.engine.watch import Watch
 
@@ -152,7 +152,7 @@ class TaskVerbs:
 
         return await self._call(saved.checkpoints_of, self._engine, execution_id)
 
-    async def state(self, execution_id: str) -> Known:
+    async def state(self, execution_id: str) -> SavedState:
         """Return all that is saved of a task, and what was wrong with what was read."""
         from tenuto.engine import saved
 
