@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tenuto.core.task_events import Decided
     from tenuto.engine.blocking import BlockingEngine
     from tenuto.engine.budgets import BudgetReport
-    from tenuto.engine.history import Moment
+    from tenuto.engine.history import Moment, Place
     from tenuto.engine.recovering import Recovered
     from tenuto.engine.runtimes import Found, RuntimeInfo
     from tenuto.engine.saved import Checkpoint, SavedState
@@ -191,18 +191,20 @@ class TaskVerbs:
         task_id: str = "",
         failed: bool = False,
         most: int | None = 50,
+        before: Place | None = None,
     ) -> History:
         """Return what agents' steps came to, newest first, or by group; and the totals of all that fit.
 
         `since` and `until` are times, or ages such as "7d". With an id: the steps of one task, which
-        may still run. Else it is of tasks that have ended.
+        may still run. Else it is of tasks that have ended. `before` is the `place` of the last record
+        of a page: the next page begins after it.
         """
         from tenuto.engine.history import history
 
         return await self._call(
             lambda: history(
                 self._engine, execution_id, since=since, until=until, by=by, change=change,
-                task_id=task_id, failed=failed, most=most,
+                task_id=task_id, failed=failed, most=most, before=before,
             )
         )  # fmt: skip
 

@@ -81,6 +81,9 @@ async def _one(service: Service, execution_id: str) -> Reply:
     progress = await service.engine.progress(snapshot.id)
     lines = [f"Task {snapshot.id}: {known['status']}: {snapshot.title[:200]}"]
     lines += task_replies.lines(snapshot, progress, known)
+    if places := await service.engine.checkpoints(snapshot.id):
+        lines.append(f"Newest checkpoint: {task_replies.checkpoint_words(places)}")
+        known |= task_replies.checkpoint_facts(places)
     steps = task_replies.next_calls(snapshot, known["asks"], "")
     steps = task_replies.next_ended(snapshot, progress) if snapshot.done else steps
     if steps:
