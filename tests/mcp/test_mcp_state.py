@@ -99,6 +99,11 @@ def refused(wire: Wire, code: str, tool: str = "engine_resume", **arguments: Any
     return said
 
 
+def at(seq: int) -> dict[str, Any]:
+    """Return the argument whose name is a word of the language."""
+    return {"from": seq}
+
+
 # Checkpoints and forks
 
 
@@ -129,7 +134,7 @@ def test_a_checkpoint_is_made_and_listed_and_a_new_task_begins_at_one(agents: Pl
     ]  # fmt: skip
     assert "checkpoint" not in listed and listed["next"][0].startswith("engine_resume(")
     let_go(agents)
-    forked = wire.call("engine_resume", execution_id=task, wait=50, **{"from": seq})
+    forked = wire.call("engine_resume", execution_id=task, wait=50, **at(seq))
     data = forked["structuredContent"]
     assert data["forked_from"] == {"execution_id": task, "seq": seq}
     assert data["execution_id"] != task and data["status"] == "completed"
@@ -234,9 +239,9 @@ def test_a_resume_of_what_runs_has_ended_or_is_unknown(agents: Place, wire: Wire
     assert f'engine_checkpoint(execution_id="{done[:18]}", action="list")' in said
     refused(wire, "unknown_id", execution_id=new_id())
     code = wire.data("execute", code="1")["execution_id"]
-    assert "no task" in refused(wire, "bad_input", execution_id=code, **{"from": 3})
+    assert "no task" in refused(wire, "bad_input", execution_id=code, **at(3))
     assert "no task" in refused(wire, "bad_input", "engine_checkpoint", execution_id=code)
-    said = refused(wire, "unknown_checkpoint", execution_id=done, **{"from": 10_000})
+    said = refused(wire, "unknown_checkpoint", execution_id=done, **at(10_000))
     assert "a completed" in said and 'action="list")' in said
 
 
