@@ -161,7 +161,8 @@ class Progress:
         one.tokens, one.cost, one.unmetered = event.tokens, event.cost, event.unmetered
         one.duration_s, one.branch = event.duration_s, event.branch
         one.session = event.session or one.session
-        one.runtime = event.runtime or one.runtime
+        one.runtime, one.role = event.runtime or one.runtime, event.role or one.role
+        one.model, one.attempt = event.model or one.model, event.attempt or one.attempt
         self._ready.pop(one.step.id, None)
         if event.status == "completed":
             for name in self._dependents.get(one.step.id, ()):

@@ -98,15 +98,16 @@ class BlockingEngine:
         return self.starter.start(work)
 
     def resume(
-        self, execution_id: str, force: bool, from_seq: int | None = None, by: str = ""
-    ) -> tuple[str, Connection]:
+        self, execution_id: str, force: bool, from_seq: int | None = None, by: str = "",
+        cwd: str | None = None,
+    ) -> tuple[str, Connection]:  # fmt: skip
         """Run an interrupted or lost execution again; for code and commands that takes `force`.
 
-        With `from_seq` a new task goes on from that checkpoint of this one.
+        With `from_seq` a new task goes on from that checkpoint of this one; `cwd` is another folder.
         """
         from tenuto.engine.resume import resume  # few need it
 
-        whole, sock = resume(self, execution_id, force, from_seq, by)
+        whole, sock = resume(self, execution_id, force, from_seq, by, cwd)
         self._index_state(whole)
         return whole, sock
 

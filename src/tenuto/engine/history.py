@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _PAGE = 5000
 Moment = str | datetime.datetime | None
 """ISO 8601, an age such as `7d`, or a datetime."""
+Place = tuple[int, str, int]
+"""Where a record stands in time: `ExecutionRecord.place`."""
 
 
 # From tapes
@@ -87,14 +89,16 @@ def history(
     task_id: str = "",
     failed: bool = False,
     most: int | None = 50,
+    before: Place | None = None,
 ) -> History:
     """Return records of steps, or the totals of groups of them, and the totals of all that fit."""
     query = _query(since, until, change, task_id, failed)
+    page = msgspec.structs.replace(query, most=most, before=before)
     grouping = check_by(by)
     if execution_id is not None:
         found = [one for one in of_one(engine, execution_id) if query.fits(one)]
         return History(
-            records=() if grouping else tuple(found[:most]),
+            records=() if grouping else tuple([one for one in found if page.fits(one)][:most]),
             totals=total(found),
             by=grouping,
             groups=tuple(group(found, grouping)) if grouping else (),
@@ -104,8 +108,8 @@ def history(
     if grouping is not None:
         groups = tuple(index.totals(query, grouping))
         return History(totals=_all(index, query), by=grouping, groups=groups)
-    records = tuple(index.records(msgspec.structs.replace(query, most=most)))
-    complete = most is None or len(records) < most
+    records = tuple(index.records(page))
+    complete = before is None and (most is None or len(records) < most)
     return History(records=records, totals=total(records) if complete else _all(index, query))
 
 

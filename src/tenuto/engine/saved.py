@@ -42,7 +42,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     state: ExecutionState
 
 
-class Known(msgspec.Struct, frozen=True):
+class SavedState(msgspec.Struct, frozen=True):
     """What is known of a task, and what was wrong with what was read."""
 
     state: ExecutionState
@@ -83,7 +83,7 @@ def checkpoints_of(engine: BlockingEngine, execution_id: str) -> list[Checkpoint
     return checkpoints(task_events(engine.project.folder(execution.id)))
 
 
-def state_of(engine: BlockingEngine, execution_id: str) -> Known:
+def state_of(engine: BlockingEngine, execution_id: str) -> SavedState:
     """Return a task's state, from its tape; where that is damaged, completed by its state file."""
     whole = engine.resolve(execution_id)
     folder = engine.project.folder(whole)
@@ -99,11 +99,11 @@ def state_of(engine: BlockingEngine, execution_id: str) -> Known:
                 f"neither the tape nor a state file of {short(whole)} can be read",
                 "start the task anew",
             )
-        return Known(read.state, (*problems, f"this is its {read.name}: its spec is damaged"))
+        return SavedState(read.state, (*problems, f"this is its {read.name}: its spec is damaged"))
     task_of(fold.execution.spec)
     if damaged and read.state is not None:
         mend(fold.progress, read.state)
-    return Known(fold.state(), tuple(problems))
+    return SavedState(fold.state(), tuple(problems))
 
 
 def save(engine: BlockingEngine, execution_id: str) -> ExecutionState | None:

@@ -141,6 +141,11 @@ class Purse:
                 )
         return gateways.endpoint(self._gateway, self._execution, step.id)
 
+    def goes_on(self, step: Step) -> None:
+        """Note that a step speaks in the session of the one before it: counted as that one was."""
+        if step.continues in self._unmetered:
+            self._unmetered.add(step.id)
+
     async def _answers(self, info: GatewayInfo) -> bool:
         from tenuto.engine import gateways
 

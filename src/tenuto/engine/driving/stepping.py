@@ -120,6 +120,8 @@ class Walker:
         if self._places.separate:  # they are made of what the steps before have changed
             await gate()
         cwd = await self._places.place(step)
+        if one.cwd not in ("", cwd):
+            one.session = ""  # sessions of runtimes belong to the folder that they began in
         brief = self._brief(step, cwd)
         chosen = await self._chooser.choose(step.runtime or self._task.runtime)
         if step.runtime not in (None, chosen.name):
@@ -269,6 +271,7 @@ class Walker:
         """Return the session to speak in, and whether it is one that goes on."""
         before = self._kept.pop(step.continues, None) if step.continues else None
         if before is not None and before[0] == chosen.name:
+            self._purse.goes_on(step)
             known = self._teller.progress.steps[str(step.continues)]
             self._teller.tell(
                 StepSession(step=step.id, session=known.session, execution=known.execution)
@@ -276,7 +279,7 @@ class Walker:
             return before[1], True
         if before is not None:
             await before[1].close()
-        taken_up = one.session or self._earlier(step, chosen.name)
+        taken_up = one.session or self._earlier(step, chosen.name, brief.cwd)
         runner = chosen.runner
         execution = ""
 
@@ -300,10 +303,13 @@ class Walker:
         session = await runner.open(request, self._nursery(started))
         return session, request.session is not None
 
-    def _earlier(self, step: Step, runtime: str) -> str:
+    def _earlier(self, step: Step, runtime: str, cwd: str) -> str:
         """Return the session of the step that this one goes on from, if it was this runtime's."""
         one = self._teller.progress.steps.get(step.continues or "")
-        return one.session if one is not None and one.runtime == runtime else ""
+        if one is None or one.runtime != runtime:
+            return ""
+        moved = self._task.worktree is None and one.cwd not in ("", cwd)
+        return "" if moved else one.session
 
     def _take(self, step: Step, one: StepProgress, event: RunEvent, tries: Tries) -> None:
         match event:
