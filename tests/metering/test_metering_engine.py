@@ -204,7 +204,9 @@ def test_limits_that_are_set_hold_at_the_next_request(engine, model):
     budgets.set_limits(engine, daily=Decimal(0), hard=True)
     status, answer = ask(endpoint)
     assert status == 400
-    assert answer["error"]["message"].startswith("Tenuto budget: the daily limit of $0 is reached")
+    assert answer["error"]["message"].startswith(
+        "Tenuto budget: the daily limit of $0.00 is reached"
+    )
     budgets.set_limits(engine, daily=None)
     assert ask(endpoint)[0] == 200
 

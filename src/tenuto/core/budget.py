@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from tenuto.core.quantities import money
+
 BudgetMode = Literal["warn", "ask"]
 """What happens at a bound that is not hard: go on and say so, or stop and ask."""
 Verdict = Literal["go", "warn", "ask", "stop"]
@@ -103,11 +105,13 @@ class Crossing(msgspec.Struct, frozen=True):
     """The part of `spent` that is only set aside, and may come back."""
 
     def __str__(self) -> str:
-        limit, spent = (f"{one.normalize():f}" for one in (self.limit, self.spent))
         whose = "task" if self.scope == "execution" else self.scope
         if self.unit == "tokens":
-            return f"the {whose} limit of {limit} tokens is reached ({spent} used)"
-        return f"the {whose} limit of ${limit} is reached (${spent} spent or reserved)"
+            return (
+                f"the {whose} limit of {self.limit:.0f} tokens is reached ({self.spent:.0f} used)"
+            )
+        limit, spent = money(self.limit), money(self.spent)
+        return f"the {whose} limit of {limit} is reached ({spent} spent or reserved)"
 
 
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tenuto.core.execution import Snapshot
-from tenuto.core.quantities import brief_duration
+from tenuto.core.quantities import brief_duration, money
 from tenuto.core.states import State
 from tenuto.engine.tasks import result_document
 from tenuto.mcp import replies
@@ -150,18 +149,6 @@ def stopped(snapshot: Snapshot, progress: Progress) -> Reply:
         text += f"\nNext: {steps[0]}."
         data["next"] = steps
     return Reply(text, data)
-
-
-def money(cost: float | Decimal | None) -> str:
-    """Return dollars as people write them: $2.50, $0.0031."""
-    if cost is None:
-        return "unknown"
-    amount = Decimal(str(cost))
-    return (
-        f"${amount:.2f}"
-        if amount == amount.quantize(Decimal("0.01"))
-        else f"${amount.normalize():f}"
-    )
 
 
 def lines(snapshot: Snapshot, progress: Progress, data: dict[str, Any]) -> list[str]:
