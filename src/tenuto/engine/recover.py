@@ -270,7 +270,9 @@ def news(project: Project, index: Store, row: Row) -> list[ExecutionRecord] | No
     if known is not None and (known.state, known.ended_ns) == (row.state, row.ended_ns):
         return None
     from tenuto.engine.history import records_of
+    from tenuto.engine.saved import close_state
 
+    close_state(project, row.id)  # a driver that was ended by force could not
     return records_of(project, row.id)
 
 
