@@ -181,7 +181,7 @@ def _of_task(task: dict[str, Any], title: str) -> list[tuple[str, str]]:
         more = ", …" if len(names) > _NAMED else ""
         facts.append(("plan", f"{plural(len(names), 'step')}: {', '.join(names[:_NAMED])}{more}"))
     asked = [
-        f"{name} {', '.join(cast('list[str]', value)) if isinstance(value, list) else value}"  # lists are of names
+        f"{name} {', '.join(cast('list[str]', value)) if isinstance(value, list) else value}"
         for name, value in task.items()
         if name not in ("text", "plan", "forked_from")
     ]

@@ -256,7 +256,10 @@ def decide(
     why: str = "",
     by: str = "",
 ) -> list[Decided]:
-    """Decide what a task asked, all or one by its number; return once the task has taken it."""
+    """Decide what a task asks now, all or one by its number; return once the task has taken it.
+
+    What it comes to ask meanwhile stays open: nobody has seen it.
+    """
     whole = engine.resolve(execution_id)
     folder = engine.project.folder(whole)
     execution = engine.execution(whole)
@@ -274,9 +277,10 @@ def decide(
             f"{short(whole)} asks {'nothing' if not asks else f'no question {n}'}",
             f"it asks {asks}" if asks else f"see: tenuto show {short(whole)}",
         )
-    message = {"type": "decide", "n": n, "allow": allow, "why": why, "by": by or _user()}
+    message = {"type": "decide", "allow": allow, "why": why, "by": by or _user()}
     with engine.watch(whole) as watch:
-        control.request(folder, "tell", message=message)
+        for number in sorted(wanted):
+            control.request(folder, "tell", message={**message, "n": number})
         return _until_decided(watch, wanted)
 
 

@@ -113,7 +113,7 @@ class Purse:
 
     async def _ask(self, step: str, text: str) -> None:
         """Ask whether to go on past a bound; raise BudgetReached if not."""
-        decided = await self._desk.ask("budget", f"{text}: go on?", step)
+        decided = await self._desk.ask("budget", f"{text}: go on past it, to the task's end?", step)
         if not decided.allow:
             self._bounded = True
             budgets.deny(self._ledger, self._execution)
