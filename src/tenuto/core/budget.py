@@ -12,6 +12,8 @@ from tenuto.core.quantities import money
 BudgetMode = Literal["warn", "ask"]
 """What happens at a bound that is not hard: go on and say so, or stop and ask."""
 Verdict = Literal["go", "warn", "ask", "stop"]
+COUNT_MOST = 2**53
+"""No count of tokens is so high: whoever says it is wrong."""
 
 
 class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -21,6 +23,12 @@ class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
+
+    @classmethod
+    def told(cls, input: int, output: int, cache_read: int = 0, cache_write: int = 0) -> Tokens:
+        """Return counts that somebody else tells: what can be none counts as nothing."""
+        counts = (input, output, cache_read, cache_write)
+        return cls(*(one if 0 <= one < COUNT_MOST else 0 for one in counts))
 
     @property
     def total(self) -> int:

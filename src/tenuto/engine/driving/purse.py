@@ -150,7 +150,7 @@ class Purse:
         """Count what a runtime says it used, unless the gateway does; return why it must stop now."""
         if step not in self._unmetered:
             return ""
-        tokens = Tokens(event.input, event.output, event.cache_read, event.cache_write)
+        tokens = Tokens.told(event.input, event.output, event.cache_read, event.cache_write)
         cost = self._prices.cost(event.model, tokens) if event.model else None
         self._ledger.record(self._execution, step, event.model, tokens, cost)
         found = self._ledger.judge(self._execution, step, self._limits())

@@ -319,7 +319,7 @@ class Walker:
                     )
                 )
             case Used():
-                tokens = Tokens(event.input, event.output, event.cache_read, event.cache_write)
+                tokens = Tokens.told(event.input, event.output, event.cache_read, event.cache_write)
                 self._teller.tell(StepUsed(step=step.id, model=event.model, tokens=tokens))
                 tries.over = tries.over or self._purse.used(step.id, event)
             case ToolBegan() | ToolEnded():
