@@ -97,6 +97,8 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     hard: bool = False
     approved: Decimal | None = None
     """Dollars of this execution up to which somebody said yes; bounds below do not ask again."""
+    closed: bool = False
+    """It has ended: nobody who still has a token of it is served."""
     within: str = ""
     """The task whose agent started this one: what is spent here counts, and is bounded, there too."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tenuto.core.budget import Admission, BudgetLimits, Grant, Tokens
-from tenuto.core.errors import BudgetReached
+from tenuto.core.errors import BudgetReached, DiskFull
 from tenuto.core.plan import Step
 from tenuto.core.progress import StepProgress
 from tenuto.core.runs import Endpoint, Used
@@ -210,11 +210,17 @@ class Purse:
             await asyncio.to_thread(gateways.wake, self._gateway)
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Let go of the ledger; what was handed out to reach the gateway serves nobody any more."""
         for task in self._asking:
             task.cancel()
-        self._ledger.sync()
-        self._ledger.close()
+        try:
+            if self._gateway is not None:
+                budgets.close(self._ledger, self._execution)
+            self._ledger.sync()
+        except DiskFull:
+            self._printer.note("the ledger finds no room; the gateway sees by itself that we end")
+        finally:
+            self._ledger.close()
 
 
 def _boundless(limits: BudgetLimits) -> bool:
