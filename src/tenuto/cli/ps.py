@@ -13,6 +13,7 @@ from tenuto.cli.words import state_of
 from tenuto.core.ids import short
 from tenuto.core.quantities import brief_duration
 from tenuto.core.states import ENDED, LIVE, RESUMABLE, State
+from tenuto.engine.reports import serves
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +30,12 @@ _HEADER = ("ID", "STATE", "TIME", "LINES", "TITLE")
 def ps_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `tenuto ps`."""
     add = parser.add_argument
-    add("-a", "--all", action="store_true", help="ended ones too (the latest 50)")
+    add(
+        "-a",
+        "--all",
+        action="store_true",
+        help="ended ones too (the latest 50), sessions, the gateway",
+    )
     states = [str(state) for state in State]
     add("--state", choices=states, metavar="S", help=f"one of {', '.join(states)}")
     kinds = ("code", "command", "task", "step")
@@ -67,21 +73,20 @@ def _found(engine: BlockingEngine, args: argparse.Namespace) -> list[Snapshot]:
 
     def listed(states: Sequence[State], most: int | None) -> list[Snapshot]:
         return engine.list(
-            states=states,
-            kind=args.kind or "",
-            text=args.text,
-            most=args.n or most,
+            states=states, kind=args.kind or "", text=args.text, most=most,
             only_async=args.only_async,
-        )
+        )  # fmt: skip
+
+    def shown(found: list[Snapshot], most: int | None) -> list[Snapshot]:
+        """Leave out what only serves others, unless all is asked for."""
+        return [one for one in found if args.all or one.done or not serves(one)][:most]
 
     if args.state is not None:
-        found = listed((State(args.state),), _DONE_MOST)
-        return [one for one in found if args.all or one.done or not one.session_host]
-    live = listed(tuple(LIVE), None)
-    if not args.all:
-        live = [one for one in live if not one.session_host]
+        state, most = State(args.state), args.n or _DONE_MOST
+        return shown(listed((state,), None if state in LIVE else most), most)
+    live = shown(listed(tuple(LIVE), None), args.n)
     if args.all:
-        return live + listed(tuple(ENDED), _DONE_MOST)
+        return live + listed(tuple(ENDED), args.n or _DONE_MOST)
     narrowed = args.kind or args.text or args.only_async
     return live if narrowed else live + [one for one in engine.at_work() if one.done]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tenuto.cli.arguments import add_id, only_running, opened
 from tenuto.cli.console import Console, one_line
 from tenuto.cli.table import pairs
-from tenuto.cli.words import printed_value, state_of
+from tenuto.cli.words import plural, printed_value, state_of
 from tenuto.core.quantities import brief_duration, brief_size, iso
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
 _CODE_LINES = 20
+_NAMED = 12
 
 
 def show_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +165,9 @@ def _add(
 
 def _of_spec(spec: Spec) -> list[tuple[str, str]]:
     facts = [("kind", spec.kind + (f", {spec.language}" if spec.language else ""))]
-    if spec.code is None:
+    if spec.task is not None:
+        facts += _of_task(spec.task, spec.label())
+    elif spec.code is None:
         import shlex
 
         facts.append(("command", one_line(shlex.join(spec.argv))))
@@ -179,6 +182,28 @@ def _of_spec(spec: Spec) -> list[tuple[str, str]]:
     _add(facts, "limits", _limits(spec.limits) or None, str)
     _add(facts, "deadline", spec.deadline, brief_duration)
     _add(facts, "idle", spec.idle, brief_duration)
+    return facts
+
+
+def _of_task(task: dict[str, Any], title: str) -> list[tuple[str, str]]:
+    """Return what was asked for; the driver's own command is nothing to a user."""
+    facts: list[tuple[str, str]] = []
+    text = one_line(task.get("text", ""))
+    if text and text != title:
+        facts.append(("task", text))
+    if plan := task.get("plan"):
+        names = [one["id"] for one in plan["steps"]]
+        more = ", …" if len(names) > _NAMED else ""
+        facts.append(("plan", f"{plural(len(names), 'step')}: {', '.join(names[:_NAMED])}{more}"))
+    asked = [
+        f"{name} {', '.join(cast('list[str]', value)) if isinstance(value, list) else value}"
+        for name, value in task.items()
+        if name not in ("text", "plan", "forked_from")
+    ]
+    if asked:
+        facts.append(("asked for", one_line("; ".join(asked))))
+    if origin := task.get("forked_from"):
+        facts.append(("forked from", f"{origin['id']} at {origin['seq']}"))
     return facts
 
 

@@ -16,7 +16,7 @@ from tenuto.cli.stay import Stay
 from tenuto.cli.words import how_it_ended
 from tenuto.core.errors import InvalidInput, NotRunning
 from tenuto.core.ids import short
-from tenuto.core.quantities import parse_duration
+from tenuto.core.quantities import money, parse_duration
 from tenuto.core.states import WaitingFor
 from tenuto.engine import tasks
 from tenuto.engine.blocking import BlockingEngine
@@ -232,8 +232,8 @@ def summary(progress: Progress) -> list[str]:
         lines.append(what)
     tokens = progress.tokens
     if tokens.total:
-        cost = "unknown" if progress.cost is None else f"${progress.cost.normalize():f}"
-        lines.append(f"{tokens.total - tokens.output} tokens in, {tokens.output} out, cost {cost}")
+        used = f"{tokens.total - tokens.output} tokens in, {tokens.output} out"
+        lines.append(f"{used}, cost {money(progress.cost)}")
     lines += [f"warning: {one}" for one in progress.warnings]
     return lines
 

@@ -53,6 +53,7 @@ class Progress:
         self.warnings: list[str] = []
         self.fallbacks: list[ev.FellBack] = []
         self.finished: ev.TaskFinished | None = None
+        self.ended = ""
         self.environment: ev.EnvironmentSeen | None = None
         self.versions: dict[str, str] = {}  # of runtimes, as they told them last
         self._dependents: dict[str, dict[str, None]] = {}
@@ -171,6 +172,13 @@ class Progress:
                 if not other.missing and other.status == "pending":
                     self._ready[name] = None
         elif event.status == "interrupted":
+            self._ready[one.step.id] = None
+
+    def cut_short(self, state: str, why: str = "") -> None:
+        """Take it that its process is gone in this state: what it was at was stopped there."""
+        self.ended = state
+        for one in self.in_flight():
+            one.status, one.error = "interrupted", why
             self._ready[one.step.id] = None
 
     def ready(self) -> Iterator[Step]:

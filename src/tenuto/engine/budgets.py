@@ -259,6 +259,12 @@ def deny(ledger: Ledger, execution: str) -> None:
     ledger.grant(msgspec.structs.replace(grant, max_cost=spend.cost + spend.reserved, hard=True))
 
 
+def close(ledger: Ledger, execution: str) -> None:
+    """Say that an execution has ended: whoever still has a token of it is refused."""
+    grant = ledger.granted(execution) or Grant(execution)
+    ledger.grant(msgspec.structs.replace(grant, closed=True))
+
+
 def prices_of(agents: AgentSettings) -> Prices:
     """Return prices with those that the settings have."""
     return Prices(

@@ -18,6 +18,7 @@ from tenuto.engine.settings import load_settings
 from tenuto.keeper.procfs import MARK
 from tenuto.metering.serving import serve
 from tenuto.stores.layout import Project
+from tenuto.stores.tape import is_kept
 
 _IDLE_S = 600.0
 
@@ -38,6 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
             prices=prices_of(agents),
             on_ask=partial(gateways.tell, project, "ask"),
             on_warn=partial(gateways.tell, project, "warn"),
+            lives=lambda execution: is_kept(project.folder(execution)),
         )
     )
     return 0

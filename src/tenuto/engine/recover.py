@@ -322,7 +322,12 @@ def _news(project: Project, row: Row, found: Finding | None) -> News:
     if now.kind != "task" or now.state in LIVE or known:
         return now, None
     from tenuto.engine.history import records_of
+    from tenuto.engine.saved import close_state
 
+    if (
+        now.state is not State.LOST
+    ):  # with a machine, a thousand may be: theirs is written on resume
+        close_state(project, row.id)  # a driver that was ended by force could not
     return now, records_of(project, row.id, found.events if found is not None else ())
 
 

@@ -216,7 +216,7 @@ _LIST = tool(
         "which": {
             "type": "string",
             "enum": ["running", "async", "all"],
-            "description": "running (default), async (handed over), or all with ended ones.",
+            "description": "running (default), async (handed over), or all, with ended ones.",
         },
         "text": {
             "type": "string",

@@ -10,13 +10,12 @@ import msgspec
 
 from tenuto.core.errors import TenutoError
 from tenuto.core.execution import Snapshot
-from tenuto.core.quantities import brief_duration, iso
+from tenuto.core.quantities import brief_duration, iso, money
 from tenuto.core.states import RESUMABLE
 from tenuto.mcp import replies, task_replies
 from tenuto.mcp.arguments import Arguments
 from tenuto.mcp.replies import Reply
 from tenuto.mcp.spoken import spoken
-from tenuto.mcp.task_replies import money
 from tenuto.mcp.task_tools import not_from_inside
 
 if TYPE_CHECKING:

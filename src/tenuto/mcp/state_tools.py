@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tenuto.core.errors import InvalidInput, UnknownExecution
-from tenuto.core.quantities import brief_duration, iso
+from tenuto.core.quantities import brief_duration, iso, money
 from tenuto.engine.history import record_document, totals_document
 from tenuto.mcp.arguments import Arguments
 from tenuto.mcp.replies import Reply
-from tenuto.mcp.task_replies import money, next_ended
+from tenuto.mcp.task_replies import next_ended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tenuto.core.execution import Snapshot
-from tenuto.core.quantities import brief_duration, iso
+from tenuto.core.quantities import brief_duration, iso, money
 from tenuto.core.states import RESUMABLE, State
 from tenuto.engine.stopped import document as stopped_document
 from tenuto.engine.tasks import result_document
@@ -179,18 +178,6 @@ def checkpoint_words(places: Sequence[CheckpointInfo]) -> str:
     """Return the newest checkpoint of a task in a few words."""
     last = places[-1]
     return f"{last.seq} ({last.what}, {iso(last.time_ns)}), of {len(places)}"
-
-
-def money(cost: float | Decimal | None) -> str:
-    """Return dollars as people write them: $2.50, $0.0031."""
-    if cost is None:
-        return "unknown"
-    amount = Decimal(str(cost))
-    return (
-        f"${amount:.2f}"
-        if amount == amount.quantize(Decimal("0.01"))
-        else f"${amount.normalize():f}"
-    )
 
 
 def lines(snapshot: Snapshot, progress: Progress, data: dict[str, Any]) -> list[str]:

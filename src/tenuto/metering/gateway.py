@@ -74,9 +74,14 @@ class Gateway:
         limits: Callable[[], BudgetLimits] = lambda: UNLIMITED,
         on_ask: Teller = _nobody,
         on_warn: Teller = _nobody,
+        lives: Callable[[str], bool] = lambda _: True,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take what it works with; `about` is told to those who ask for its health."""
+        """Take what it works with; `about` is told to those who ask for its health.
+
+        `lives` tells whether an execution is still there: whoever has a token of one that is not is
+        refused.
+        """
         self.ledger = ledger
         self.prices = prices or Prices()
         self.last_active = time.monotonic()
@@ -88,6 +93,7 @@ class Gateway:
         self._limits = limits
         self._on_ask = on_ask
         self._on_warn = on_warn
+        self._lives = lives
         self._about = dict(about or {})
         self._bell = asyncio.Event()
         self._asked: Counter[str] = Counter()
@@ -155,11 +161,23 @@ class Gateway:
         for key in request.candidates():
             found = passes.read(self._secret, key)
             if found is not None:
+                self._check_live(found[0])
                 return found
         raise _RefusedError(
             401,
             "Tenuto gateway: this is no token of a task of this project; start one: tenuto task",
         )
+
+    def _check_live(self, execution: str) -> None:
+        """Refuse whoever outlives its task: its driver said that it ends, or is gone."""
+        try:
+            grant = self.ledger.granted(execution)
+        except TenutoError as error:
+            raise _RefusedError(400, f"Tenuto budget: {error}") from error
+        if (grant is not None and grant.closed) or not self._lives(execution):
+            raise _RefusedError(
+                401, f"Tenuto gateway: the task of this token has ended ({execution})"
+            )
 
     async def _forward(
         self,

@@ -113,6 +113,7 @@ async def serve(
     prices: Prices | None = None,
     on_ask: Teller | None = None,
     on_warn: Teller | None = None,
+    lives: Callable[[str], bool] = lambda _: True,
 ) -> None:
     """Serve until a signal comes, or until nobody has asked for so long and nobody will."""
     import uvicorn
@@ -126,7 +127,7 @@ async def serve(
     told: dict[str, Any] = {"execution": execution, "fingerprint": mark}
     optional: dict[str, Any] = {"limits": limits, "on_ask": on_ask, "on_warn": on_warn}
     gateway = Gateway(
-        Ledger(home), where, passes.secret_of(home), client, prices=known, about=told,
+        Ledger(home), where, passes.secret_of(home), client, prices=known, about=told, lives=lives,
         **{name: value for name, value in optional.items() if value is not None},
     )  # fmt: skip
     config = uvicorn.Config(

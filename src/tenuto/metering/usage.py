@@ -13,10 +13,9 @@ from typing import Any, cast
 
 import msgspec
 
-from tenuto.core.budget import Tokens
+from tenuto.core.budget import COUNT_MOST, Tokens
 
 _MOST = 64 * 1024 * 1024
-_COUNT_MOST = 2**53
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a return at the very end may be half of one
 _MARKS = re.compile(rb'["\\{}]')
 
@@ -250,7 +249,7 @@ def number(value: Any) -> int | None:
     """Return a count of tokens, or None for what is none."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
-    return value if 0 <= value < _COUNT_MOST else None
+    return value if 0 <= value < COUNT_MOST else None
 
 
 def length(value: Any) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
@@ -27,6 +26,7 @@ from tenuto.dispatch.fresh import FreshLauncher
 from tenuto.engine.agent_settings import AgentSettings, load_agent_settings
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.driving.asking import Desk
+from tenuto.engine.driving.brake import Brake
 from tenuto.engine.driving.briefs import Briefs
 from tenuto.engine.driving.choosing import Chooser
 from tenuto.engine.driving.drive import Driver
@@ -178,32 +178,27 @@ async def _work(
         task.permissions or settings.permissions, (_server(project),),
     )  # fmt: skip
 
+    brake = Brake(driver, desk, walker)
+
     def heard(message: dict[str, object]) -> None:
         if message.get("type") == "decide":
             desk.decide(message)
         elif message.get("type") == "checkpoint":
             saver.checkpoint(str(message.get("key", "")))
+        elif message.get("type") == "over":
+            brake.over(message)
         else:
             purse.heard(message)
 
     teller.heard = heard
-    stops: set[asyncio.Task[None]] = set()
-
-    def stop(hard: bool) -> None:
-        driver.stop()
-        desk.stop()
-        task = asyncio.create_task(walker.close() if hard else walker.stop())
-        stops.add(task)
-
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, stop, False)
-    loop.add_signal_handler(signal.SIGTERM, stop, True)
+    brake.listen()
     try:
         return await driver.run(walker.walk, settings.concurrency)
     finally:
         await walker.close()
         for one in nurseries:
             await one.close()
+        await brake.see_off(engine, os.environ[MARK])
         purse.close()
 
 

@@ -66,7 +66,7 @@ class Driver:
         self._news = asyncio.Event()  # nothing runs any more, or something cannot go on
         self._fault: BaseException | None = None
         self._start: Callable[[], None] = lambda: None
-        self.stopping = False
+        self.stopping = self._over = False
 
     @property
     def progress(self) -> Progress:
@@ -98,7 +98,7 @@ class Driver:
         for problem in await self._finish() if not stopped else ():
             self._printer.note(f"warning: {problem}")
             self._teller.tell(Warned(about="worktree", text=problem))
-        status = "interrupted" if stopped else self.progress.status
+        status = "interrupted" if stopped and not self._over else self.progress.status
         await self._teller.safe(self._summary(status))
         return status
 
@@ -233,9 +233,10 @@ class Driver:
                 text = "it was cut short, and is not to be run again"
                 self._run(one.step, _known(self._cut_short(one.step, text, "unknown", "failed")))
 
-    def stop(self) -> None:
-        """Start nothing more."""
+    def stop(self, over: bool = False) -> None:
+        """Start nothing more; `over` says that this is the task's end, and none to go on from."""
         self.stopping = True
+        self._over = self._over or over
 
     def _summary(self, status: str) -> TaskFinished:
         progress = self.progress

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tenuto.core.budget import Admission, BudgetLimits, Grant, Tokens
-from tenuto.core.errors import BudgetReached
+from tenuto.core.errors import BudgetReached, DiskFull
 from tenuto.core.plan import Step
 from tenuto.core.progress import StepProgress
 from tenuto.core.runs import Endpoint, Used
@@ -113,7 +113,7 @@ class Purse:
 
     async def _ask(self, step: str, text: str) -> None:
         """Ask whether to go on past a bound; raise BudgetReached if not."""
-        decided = await self._desk.ask("budget", f"{text}: go on?", step)
+        decided = await self._desk.ask("budget", f"{text}: go on past it, to the task's end?", step)
         if not decided.allow:
             self._bounded = True
             budgets.deny(self._ledger, self._execution)
@@ -155,7 +155,7 @@ class Purse:
         """Count what a runtime says it used, unless the gateway does; return why it must stop now."""
         if step not in self._unmetered:
             return ""
-        tokens = Tokens(event.input, event.output, event.cache_read, event.cache_write)
+        tokens = Tokens.told(event.input, event.output, event.cache_read, event.cache_write)
         cost = self._prices.cost(event.model, tokens) if event.model else None
         self._ledger.record(self._execution, step, event.model, tokens, cost)
         found = self._ledger.judge(self._execution, step, self._limits())
@@ -215,11 +215,17 @@ class Purse:
             await asyncio.to_thread(gateways.wake, self._gateway)
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Let go of the ledger; what was handed out to reach the gateway serves nobody any more."""
         for task in self._asking:
             task.cancel()
-        self._ledger.sync()
-        self._ledger.close()
+        try:
+            if self._gateway is not None:
+                budgets.close(self._ledger, self._execution)
+            self._ledger.sync()
+        except DiskFull:
+            self._printer.note("the ledger finds no room; the gateway sees by itself that we end")
+        finally:
+            self._ledger.close()
 
 
 def _boundless(limits: BudgetLimits) -> bool:

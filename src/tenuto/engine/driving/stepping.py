@@ -109,6 +109,7 @@ class Walker:
         self._active: dict[str, AgentSession] = {}
         self._kept: dict[str, tuple[str, AgentSession]] = {}
         self._stopping = asyncio.Event()
+        self._why = self._kind = ""
 
     # A step
 
@@ -203,10 +204,13 @@ class Walker:
         stopped = self._stopping.is_set() and not end.ok
         status = "completed" if end.ok else "interrupted" if stopped else "failed"
         error = "" if end.ok else end.message or ("interrupted" if stopped else "it failed")
+        kind = end.kind or ""
+        if stopped and self._why:
+            error, kind = self._why, self._kind
         error = error[:_ERROR_MOST]
         return StepFinished(
             step=step.id, status=status, attempt=attempt, output=end.text[:_OUTPUT_MOST],
-            error=error, kind=end.kind or "", runtime=chosen.name, role=brief.role,
+            error=error, kind=kind, runtime=chosen.name, role=brief.role,
             model=one.model, session=one.session, tokens=tokens, cost=cost, unmetered=unmetered,
             duration_s=round(duration, 3), branch=branch,
         )  # fmt: skip
@@ -324,7 +328,7 @@ class Walker:
                     )
                 )
             case Used():
-                tokens = Tokens(event.input, event.output, event.cache_read, event.cache_write)
+                tokens = Tokens.told(event.input, event.output, event.cache_read, event.cache_write)
                 self._teller.tell(StepUsed(step=step.id, model=event.model, tokens=tokens))
                 tries.over = tries.over or self._purse.used(step.id, event)
             case ToolBegan() | ToolEnded():
@@ -370,8 +374,9 @@ class Walker:
 
     # Stopping
 
-    async def stop(self) -> None:
-        """Ask every agent to stop its turn."""
+    async def stop(self, kind: str = "", why: str = "") -> None:
+        """Ask every agent to stop its turn; steps that it stops are told to have ended for this."""
+        self._kind, self._why = kind, why
         self._stopping.set()
         await asyncio.gather(
             *(session.interrupt() for session in self._active.values()), return_exceptions=True
