@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import subprocess
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,13 @@ from tenuto.core.task_events import (
     Warned,
 )
 from tenuto.stores import states
-from tenuto.stores.states import keep_state, kept_states, read_state, write_state
+from tenuto.stores.states import (
+    clear_unfinished,
+    keep_state,
+    kept_states,
+    read_state,
+    write_state,
+)
 
 ID = new_id()
 SPEC = Spec("task", ("python",), "/work", title="a thing", task={"text": "do it", "runtime": "x"})
@@ -234,6 +241,22 @@ def test_a_write_that_fails_anywhere_leaves_the_old_state_and_nothing_else(
     assert (tmp_path / "state.json").read_bytes() == before
     assert [name for name in os.listdir(tmp_path) if name.endswith(".new")] == []
     assert read_state(str(tmp_path), ID).state == state
+
+
+@pytest.mark.promise("D5", "D1")
+def test_what_a_killed_writer_left_is_cleared_and_a_live_ones_is_not(
+    tmp_path: Path, state: ExecutionState
+):
+    child = subprocess.Popen(["true"])
+    child.wait()
+    write_state(str(tmp_path), state, True)
+    unfinished = [f"state.json.{child.pid}.new", f"state.json.{child.pid}.prev"]
+    unfinished += [f"state.7.json.{child.pid}.new"]
+    others = [f"state.json.{os.getpid()}.new", "state.7.json", "tape", "state.json.x.new"]
+    for name in (*unfinished, *others):
+        (tmp_path / name).write_text("{")
+    clear_unfinished(str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == sorted(["state.json", *others])
 
 
 @pytest.mark.promise("D2")

@@ -11,12 +11,14 @@ import msgspec
 
 from tenuto.core.errors import NewerState, StateDamaged
 from tenuto.core.state import ExecutionState, decode_state, encode_state
+from tenuto.keeper import procfs
 from tenuto.keeper.faults import point
 from tenuto.stores.layout import make_private
 
 NAME = "state.json"
 PREVIOUS = "state.prev.json"
 _KEPT = re.compile(r"state\.(\d+)\.json")
+_UNFINISHED = re.compile(r"state\.(?:\d+\.)?json\.(\d+)\.(?:new|prev)")
 _MOST = 512 * 1024 * 1024
 
 
@@ -87,6 +89,15 @@ def _sync_folder(folder: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def clear_unfinished(folder: str) -> None:
+    """Remove what writers that were killed in the middle have left; nothing of those that live."""
+    for name in os.listdir(folder):
+        found = _UNFINISHED.fullmatch(name)
+        if found is not None and not procfs.start_time(int(found[1])):
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
 
 
 # Checkpoints on request
