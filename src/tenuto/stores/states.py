@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from contextlib import suppress
 
@@ -18,7 +19,7 @@ from tenuto.stores.layout import make_private
 NAME = "state.json"
 PREVIOUS = "state.prev.json"
 _KEPT = re.compile(r"state\.(\d+)\.json")
-_UNFINISHED = re.compile(r"state\.(?:\d+\.)?json\.(\d+)\.(?:new|prev)")
+_UNFINISHED = re.compile(r"state\.(?:\d+\.)?json\.(\d+)-\d+\.(?:new|prev)")
 _MOST = 512 * 1024 * 1024
 
 
@@ -39,7 +40,7 @@ def write_state(folder: str, state: ExecutionState, safe: bool, as_name: str = N
     The state before it stays beside it. Raises OSError where there is no room; then nothing changed.
     """
     path = os.path.join(folder, as_name)
-    new = f"{path}.{os.getpid()}.new"
+    new = f"{path}.{_own()}.new"
     try:
         _write(new, encode_state(state), safe)
         point("state-written")
@@ -55,6 +56,11 @@ def write_state(folder: str, state: ExecutionState, safe: bool, as_name: str = N
         _sync_folder(folder)
     point("state-replaced")
     return path
+
+
+def _own() -> str:
+    """Return what tells our files from those of other writers: of other threads, too."""
+    return f"{os.getpid()}-{threading.get_native_id()}"
 
 
 def _write(path: str, data: bytes, safe: bool) -> None:
@@ -73,7 +79,7 @@ def _write(path: str, data: bytes, safe: bool) -> None:
 
 def _keep_previous(folder: str, path: str) -> None:
     """Make the current file the previous one as well: there is no moment without one."""
-    link = f"{path}.{os.getpid()}.prev"
+    link = f"{path}.{_own()}.prev"
     with suppress(FileNotFoundError):
         os.unlink(link)
     try:
@@ -81,6 +87,8 @@ def _keep_previous(folder: str, path: str) -> None:
     except FileNotFoundError:
         return
     os.replace(link, os.path.join(folder, PREVIOUS))
+    with suppress(FileNotFoundError):  # where both were the same file already, nothing was renamed
+        os.unlink(link)
 
 
 def _sync_folder(folder: str) -> None:
