@@ -141,6 +141,11 @@ class Purse:
                 )
         return gateways.endpoint(self._gateway, self._execution, step.id)
 
+    def goes_on(self, step: str, before: str) -> None:
+        """Count a step that goes on in an open session as the one that opened it is counted."""
+        if before in self._unmetered:
+            self._unmetered.add(step)
+
     async def _answers(self, info: GatewayInfo) -> bool:
         from tenuto.engine import gateways
 

@@ -267,6 +267,7 @@ class Walker:
         before = self._kept.pop(step.continues, None) if step.continues else None
         if before is not None and before[0] == chosen.name:
             known = self._teller.progress.steps[str(step.continues)]
+            self._purse.goes_on(step.id, known.step.id)
             self._teller.tell(
                 StepSession(step=step.id, session=known.session, execution=known.execution)
             )
