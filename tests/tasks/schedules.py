@@ -61,6 +61,7 @@ KEEPER_POINTS = (
     "writer-after-append", "writer-before-sync", "keeper-taken", "keeper-begun",
     "keeper-announced", "keeper-ending",
 )  # fmt: skip
+_FAILED_MOST = 5  # several tell more of what is wrong than the first one does
 _SPAWNING = threading.Lock()
 
 
@@ -476,7 +477,7 @@ class World:
         taking = threading.Lock()
 
         def lane() -> None:
-            while time.monotonic() < limit and not self._failed:
+            while time.monotonic() < limit and len(self._failed) < _FAILED_MOST:
                 with taking:
                     number = next(waiting, None)
                 if number is None:
@@ -506,6 +507,7 @@ class World:
             import traceback
 
             self._failed.append(f"{one}\n{''.join(traceback.format_exception(error))}")
+            print(f"\n{self._failed[-1]}", flush=True)
         self.rounds += 1
         self.lives += one.lives
         self.deaths += one.deaths

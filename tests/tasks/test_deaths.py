@@ -75,11 +75,12 @@ def works(draw: st.DrawFn) -> tuple[Plan, frozenset[str]]:
     steps: list[Step] = []
     reviewed: set[str] = set()
     for step in plan.steps:
+        reviews = None
         free = [name for name in step.depends_on if name not in reviewed]
         if free and draw(st.booleans()):
-            reviewed.update((free[0], step.id))
-            step = Step(step.id, step.task, step.depends_on, reviews=free[0], rounds=1)
-        steps.append(step)
+            reviews = free[0]
+            reviewed.update((reviews, step.id))
+        steps.append(Step(step.id, step.task, step.depends_on, reviews=reviews, rounds=1))
     return Plan(tuple(steps)), failing
 
 
