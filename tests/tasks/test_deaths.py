@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_progress import Memory, driver, graphs
 
+from tenuto.core.errors import EngineFault
 from tenuto.core.plan import Plan, Step
 from tenuto.core.rounds import round_of
 from tenuto.core.task_events import Planned, StepFinished, StepStarted, TaskEvent, TaskFinished
@@ -199,3 +200,23 @@ def test_steps_behind_a_skipped_one_are_skipped_where_the_tape_was_cut_between_t
 
     assert asyncio.run(driver(memory, plan).run(walk, 4)) == "failed"
     assert memory.progress.steps["c"].status == "skipped_dependency_failed"
+
+
+@pytest.mark.promise("D3")
+def test_what_goes_wrong_while_a_task_is_stopped_is_no_failure_of_its_step() -> None:
+    plan = Plan((Step("a", "x"), Step("b", "x", ("a",))))
+    memory = Memory()
+    first = driver(memory, plan)
+
+    async def stopped(step: Step) -> StepFinished:
+        first.stop()
+        raise EngineFault("no keeper could be started: Broken pipe")
+
+    assert asyncio.run(first.run(stopped, 4)) == "interrupted"
+    assert memory.progress.steps["a"].status == "interrupted"
+    assert memory.progress.steps["b"].status == "pending"
+
+    async def walk(step: Step) -> StepFinished:
+        return StepFinished(step=step.id, status="completed")
+
+    assert asyncio.run(driver(memory, plan).run(walk, 4)) == "completed"
