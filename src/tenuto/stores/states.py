@@ -21,6 +21,7 @@ PREVIOUS = "state.prev.json"
 _KEPT = re.compile(r"state\.(\d+)\.json")
 _UNFINISHED = re.compile(r"state\.(?:\d+\.)?json\.(\d+)-\d+\.(?:new|prev)")
 _MOST = 512 * 1024 * 1024
+_ABOVE = 5  # its own folder, the day's, that of all days, the project's, and where that is
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -97,6 +98,17 @@ def _sync_folder(folder: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sync_names(folder: str) -> None:
+    """Have an execution's folder stay where it is: its files are on disk by their own syncs.
+
+    Without this a power cut may take a name away, and with it a tape that is synced to the last byte.
+    """
+    for _ in range(_ABOVE):
+        with suppress(PermissionError):  # whoever gave us a folder in theirs has made it stay
+            _sync_folder(folder)
+        folder = os.path.dirname(folder)
 
 
 def clear_unfinished(folder: str) -> None:
