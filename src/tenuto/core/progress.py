@@ -12,6 +12,7 @@ from tenuto.core.rounds import extended
 from tenuto.core.task_events import StepStatus
 
 _OF_STEPS = (ev.StepStarted, ev.StepSession, ev.StepUsed, ev.StepFinished)
+_NEVER_BEGAN: frozenset[StepStatus] = frozenset({"pending", "skipped_dependency_failed"})
 _OPEN: frozenset[StepStatus] = frozenset({"pending", "running", "interrupted"})
 
 
@@ -202,14 +203,15 @@ class Progress:
 
     def doomed(self, name: str) -> list[str]:
         """Return every open step that can never start because this one failed, nearest first."""
-        found: dict[str, None] = {}
+        seen = {name}
         queue = [name]
         for here in queue:
             for other in self._dependents.get(here, ()):
-                if other not in found and self.steps[other].status == "pending":
-                    found[other] = None
+                # behind one that is known to be skipped there may be some that are not known yet
+                if other not in seen and self.steps[other].status in _NEVER_BEGAN:
+                    seen.add(other)
                     queue.append(other)
-        return list(found)
+        return [one for one in queue[1:] if self.steps[one].status == "pending"]
 
     @property
     def done(self) -> bool:

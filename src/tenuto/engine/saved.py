@@ -30,7 +30,7 @@ from tenuto.dispatch import control
 from tenuto.engine.tasks import task_of
 from tenuto.keeper.frames import EVENT
 from tenuto.stores.layout import Project, as_error
-from tenuto.stores.states import read_state, write_state
+from tenuto.stores.states import clear_unfinished, read_state, write_state
 from tenuto.stores.tape import TapeReader
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ def save(project: Project, execution_id: str) -> ExecutionState | None:
     if fold.execution.live or spec is None or spec.kind != "task":
         return None
     state = fold.state()
+    clear_unfinished(folder)
     read = read_state(folder, execution_id, project.quarantine)
     if read.newer is None and (read.state is None or read.state.sha256 != state.sha256):
         try:

@@ -146,7 +146,11 @@ class Driver:
             raise _Unbegun
 
     async def _guarded(self, walk: Walk, step: Step) -> StepFinished | None:
-        """Run a step; whatever goes wrong in it is its own failure, not the end of the others."""
+        """Run a step; whatever goes wrong in it is its own failure, not the end of the others.
+
+        Of one that is being stopped it is no failure: an interrupt reaches processes that are only
+        being started, too, and what comes of that says nothing about the step.
+        """
         try:
             return await walk(step, lambda: self._gate(step))
         except _Unbegun:
@@ -154,11 +158,11 @@ class Driver:
         except Withdrawn:
             return self._cut_short(step, "the task was stopped before somebody decided")
         except TenutoError as error:
-            kind = str(getattr(error, "kind", error.code))
-            return self._cut_short(step, str(error), kind, "failed")
+            text, kind = str(error), str(getattr(error, "kind", error.code))
         except Exception as error:
             text = f"a defect in the driver: {type(error).__name__}: {error}"
-            return self._cut_short(step, text, "engine_fault", "failed")
+            kind = "engine_fault"
+        return self._cut_short(step, text, kind, "interrupted" if self.stopping else "failed")
 
     def _cut_short(
         self, step: Step, error: str, kind: str = "", status: StepStatus = "interrupted"

@@ -74,7 +74,7 @@ class Purse:
         hard = self._limits().hard if task.hard is None else task.hard
         before = self._ledger.granted(execution)
         self._bounded = task.max_cost is not None or task.max_tokens is not None
-        self._ledger.grant(
+        self._grant(
             Grant(
                 execution,
                 max_cost=task.max_cost,
@@ -86,13 +86,18 @@ class Purse:
             )
         )
 
+    def _grant(self, grant: Grant) -> None:
+        """Say what may be spent, unless an earlier life has said the same: each resume would add one."""
+        if self._ledger.granted(grant.execution, grant.step) != grant:
+            self._ledger.grant(grant)
+
     # Before a step
 
     async def before(self, step: Step) -> None:
         """Return when a step may begin; raise BudgetReached when it may not."""
         if step.max_cost is not None or step.max_tokens is not None:
             whole = self._ledger.granted(self._execution) or Grant(self._execution)
-            self._ledger.grant(
+            self._grant(
                 msgspec.structs.replace(
                     whole, step=step.id, max_cost=step.max_cost, max_tokens=step.max_tokens
                 )
