@@ -38,6 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
             prices=prices_of(agents),
             on_ask=partial(gateways.tell, project, "ask"),
             on_warn=partial(gateways.tell, project, "warn"),
+            on_trouble=partial(gateways.tell_of_trouble, project),
         )
     )
     return 0

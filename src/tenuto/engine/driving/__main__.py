@@ -183,6 +183,8 @@ async def _work(
             desk.decide(message)
         elif message.get("type") == "checkpoint":
             saver.checkpoint(str(message.get("key", "")))
+        elif message.get("type") in ("model_failed", "model_answered"):
+            walker.heard(message)
         else:
             purse.heard(message)
 
