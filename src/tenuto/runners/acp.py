@@ -26,6 +26,8 @@ from tenuto.runners.acp_wire import inner, objects
 PROTOCOL = 1
 _MARK = "TENUTO_EXECUTION"
 """The variable that tells a process which execution it belongs to."""
+_NOT_FOUND = ("failed", "bad_request", "protocol")
+"""Kinds of a refused session that are about nothing else: agents have no common word for it."""
 HELLO: dict[str, Any] = {
     "protocolVersion": PROTOCOL,
     "clientCapabilities": {
@@ -134,7 +136,7 @@ class AcpRunner:
         else:
             known = request.session
             method = self._again(able, lifecycle)
-            opened = await session.call(method, {**place, "sessionId": known})
+            opened = await self._taken_up(session, method, {**place, "sessionId": known})
             if method == "session/load":
                 await session.replayed()
         version = inner(hello, "agentInfo").get("version")
@@ -149,6 +151,17 @@ class AcpRunner:
             await session.call("session/set_mode", {"sessionId": known, "modeId": launch.mode})
         if launch.model:
             await self._choose(session, opened, launch.model)
+
+    async def _taken_up(
+        self, session: AcpSession, method: str, place: dict[str, Any]
+    ) -> dict[str, Any]:
+        try:
+            return await session.call(method, place)
+        except RunnerFailed as error:
+            if error.kind not in _NOT_FOUND:
+                raise
+            what = f"{self.name} cannot take up its session {place['sessionId']}"
+            raise RunnerFailed(f"{what}: {error.message}", error.hint, "session") from None
 
     def _again(self, able: dict[str, Any], lifecycle: dict[str, Any]) -> str:
         """Return the method that takes a session up; the one without a replay, where there is one."""
