@@ -64,6 +64,7 @@ _ALL = (
         shell=lambda command: Call("bash", command=command, description="as told"),
         write=lambda path, text: Call("write", filePath=path, content=text),
         asks=lambda path, text: Call("bash", command=_echo(path, text), description="as told"),
+        compacts=True,
     ),
     Runtime(
         "gemini", "gemini", "gemini-2.5-pro",

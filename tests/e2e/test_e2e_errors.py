@@ -12,9 +12,10 @@ from tenuto.testing.models import Cut, Fail, Garbage, Model, Overflow, Silence, 
 
 LONG = 999
 CASES: dict[str, tuple[list[Step], set[str]]] = {
-    "key": ([Fail(401, times=LONG)], {"auth"}),
-    "request": ([Fail(400, "this is no request", times=LONG)], {"bad_request"}),
-    "overload": ([Fail(529, times=LONG)], {"overloaded", "server"}),
+    "key": ([Fail(401, "invalid x-api-key", times=LONG)], {"auth"}),
+    # OpenCode keeps the server's words and not its status: of these nobody can tell the kind
+    "request": ([Fail(400, "this is no request", times=LONG)], {"bad_request", "failed"}),
+    "overload": ([Fail(529, "Overloaded", times=LONG)], {"overloaded", "server"}),
     "cut": ([Cut(after=2, times=LONG)], {"network"}),
     "garbage": ([Garbage(times=LONG)], {"protocol", "network", "server", "failed"}),
     "overflow": ([Overflow(times=LONG)], {"context"}),
@@ -56,6 +57,8 @@ def test_every_failure_is_told_and_counted(alone: World, runtime: Runtime) -> No
         step = found[name]
         if not allowed:
             good = step["status"] == "completed" and step["output"] == "It worked in the end."
+        elif name == "overflow" and runtime.compacts:
+            good = step["status"] == "completed"
         else:
             good = step["status"] == "failed" and kinds[name] in allowed and bool(step["error"])
         if not good:

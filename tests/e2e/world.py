@@ -63,6 +63,8 @@ class Runtime(msgspec.Struct, frozen=True):
     """Its session keeps what was said before an interrupt."""
     keeps_turn: bool = True
     """Its session keeps a turn that was interrupted; else a new one begins where it was the first."""
+    compacts: bool = False
+    """It has its model sum up, by itself, what is more than the model takes; and goes on."""
     opens: tuple[Any, ...] = ()
     """What its model has to do before it can call tools of ours."""
 
