@@ -6,18 +6,19 @@ import json
 from typing import Any
 
 import pytest
-from world import Runtime, Task, World
+from world import LONGEST_S, Runtime, Task, World
 
 from tenuto.testing.models import Cut, Fail, Garbage, Model, Overflow, Silence, Step
 
 LONG = 999
 CASES: dict[str, tuple[list[Step], set[str]]] = {
-    "key": ([Fail(401, "invalid x-api-key", times=LONG)], {"auth"}),
-    # OpenCode keeps the server's words and not its status: of these nobody can tell the kind
-    "request": ([Fail(400, "this is no request", times=LONG)], {"bad_request", "failed"}),
+    # first what runtimes try again for a minute
     "overload": ([Fail(529, "Overloaded", times=LONG)], {"overloaded", "server"}),
     "cut": ([Cut(after=2, times=LONG)], {"network"}),
     "garbage": ([Garbage(times=LONG)], {"protocol", "network", "server", "failed"}),
+    "key": ([Fail(401, "invalid x-api-key", times=LONG)], {"auth"}),
+    # OpenCode keeps the server's words and not its status: of these nobody can tell the kind
+    "request": ([Fail(400, "this is no request", times=LONG)], {"bad_request", "failed"}),
     "overflow": ([Overflow(times=LONG)], {"context"}),
     "busy": ([Fail(429, retry_after=0.1), "It worked in the end."], set()),
 }
@@ -34,7 +35,7 @@ def plan_of(cases: dict[str, Any]) -> str:
 
 
 @pytest.mark.promise("R2", "R3", "G2", "B1")
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(LONGEST_S + 20)
 @pytest.mark.runtimes("claude-code", "codex")
 def test_every_failure_is_told_and_counted(alone: World, runtime: Runtime) -> None:
     for name, (steps, _) in CASES.items():
