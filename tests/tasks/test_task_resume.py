@@ -139,6 +139,25 @@ def test_a_step_that_was_interrupted_goes_on_in_its_session(
     assert engine.kill(execution_id).state == "killed"
 
 
+@pytest.mark.promise("D3", "R1")
+def test_a_step_whose_session_is_gone_begins_a_new_one_and_says_so(
+    engine: BlockingEngine, project: Project
+) -> None:
+    execution_id = begin(engine, "[[hang]] [[recall]]", runtime="side")
+    while not events_of(project, execution_id, "step_session"):
+        engine.wait(execution_id, 0.02)
+    assert engine.interrupt(execution_id).state == "interrupted"
+    before = progress(project, execution_id).steps["task"].session
+    os.remove(os.path.join(os.environ["TENUTO_ECHO_HOME"], f"{before}.json"))
+    resume(engine, execution_id)
+    while len(events_of(project, execution_id, "step_session")) < 2:
+        engine.wait(execution_id, 0.02)
+    assert progress(project, execution_id).steps["task"].session not in ("", before)
+    assert engine.kill(execution_id).state == "killed"
+    said = "".join(one.text for one in engine.logs(execution_id))
+    assert f"there is no session {before}" in said and "; a new session begins" in said
+
+
 @pytest.mark.promise("D3")
 @pytest.mark.parametrize(("fate", "ran"), [("retry", 2), ("skip", 1)])
 def test_what_becomes_of_a_step_that_was_cut_short_is_its_own_choice(

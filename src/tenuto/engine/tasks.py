@@ -314,7 +314,7 @@ def result_document(progress: Progress, most: int | None = None) -> dict[str, An
         {
             "id": one.step.id, "status": one.status, "role": one.role, "runtime": one.runtime,
             "model": one.model, "attempts": one.attempt,
-            "output": one.output[:each], "error": one.error[:each],
+            "output": one.output[:each], "error": one.error[:each], "trouble": one.trouble,
             "tokens_in": one.tokens.input + one.tokens.cache_read + one.tokens.cache_write,
             "tokens_out": one.tokens.output, "cost": _money(one.cost),
             "unmetered": one.unmetered, "duration_s": one.duration_s, "session": one.session,

@@ -264,6 +264,7 @@ def _step(one: StepProgress) -> dict[str, Any]:
         "depends_on": list(one.step.depends_on[:_STEPS]),
         "unmetered": one.unmetered,
         "error": _error(one),
+        "trouble": one.trouble[:_ERROR],
         "execution_id": one.execution,
         "branch": one.branch,
     }
@@ -276,7 +277,8 @@ def _step_line(one: StepProgress) -> str:
     what += f" ({who})" if who else ""
     what += f", try {one.attempt}" if one.attempt > 1 else ""
     what += f", branch {one.branch}" if one.branch else ""
-    return f"{what}: {_error(one)}" if _error(one) else what
+    why = _error(one) or (f"{one.trouble[:_ERROR]}, it may try again" if one.trouble else "")
+    return f"{what}: {why}" if why else what
 
 
 def _error(one: StepProgress) -> str:

@@ -187,6 +187,8 @@ async def _work(
             saver.checkpoint(str(message.get("key", "")))
         elif message.get("type") == "over":
             brake.over(message)
+        elif message.get("type") in ("model_failed", "model_answered"):
+            walker.heard(message)
         else:
             purse.heard(message)
 

@@ -156,9 +156,13 @@ class Purse:
 
         return await asyncio.to_thread(gateways.answers, self._engine.project, info)
 
+    def metered(self, step: str) -> bool:
+        """Tell whether a step's requests go through the gateway."""
+        return step not in self._unmetered
+
     def used(self, step: str, event: Used) -> str:
         """Count what a runtime says it used, unless the gateway does; return why it must stop now."""
-        if step not in self._unmetered:
+        if self.metered(step):
             return ""
         tokens = Tokens.told(event.input, event.output, event.cache_read, event.cache_write)
         cost = self._prices.cost(event.model, tokens) if event.model else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -304,7 +304,15 @@ class Walker:
             unasked=self._policy == "allow",
             title=f"{chosen.name}: {step.id}",
         )
-        session = await runner.open(request, self._nursery(started))
+        try:
+            session = await runner.open(request, self._nursery(started))
+        except RunnerFailed as error:
+            if error.kind != "session":
+                raise
+            # all it needs is told anew; what it said is lost, what it did is in its files
+            self._printer.note(f"[{step.id}] {error.message}; a new session begins")
+            request = msgspec.structs.replace(request, session=None)
+            session = await runner.open(request, self._nursery(started))
         return session, request.session is not None
 
     def _earlier(self, step: Step, runtime: str, cwd: str) -> str:
@@ -335,6 +343,10 @@ class Walker:
                 tries.tools += isinstance(event, ToolBegan)
                 self._printer.end(step.id)
                 self._note(step, event)
+            case Retried(text=text):
+                self._note(step, event)
+                if not self._purse.metered(step.id):  # else the gateway has told of it
+                    self._printer.note(f"[{step.id}] {one.runtime} tries again: {text}")
             case _:
                 self._note(step, event)
 
@@ -346,6 +358,19 @@ class Walker:
                 for name, value in what.items()
             }
         self._teller.tell(StepSaid(step=step.id, what=what))
+
+    def heard(self, message: Mapping[str, Any]) -> None:
+        """Take word from the gateway that a model's server fails a step's requests, or does no more.
+
+        Most runtimes try again by themselves, for a minute or for many, and not all of them say so.
+        """
+        name, text = str(message["step"]), str(message["text"])
+        one = self._teller.progress.steps.get(name)
+        if one is None or one.status != "running":
+            return
+        self._teller.tell(StepSaid(step=name, what={"type": message["type"], "text": text}))
+        if text:
+            self._printer.note(f"[{name}] {text}: {one.runtime} may try again by itself")
 
     async def _permit(
         self, step: Step, session: AgentSession, asked: PermissionAsked, cwd: str
