@@ -442,6 +442,8 @@ def test_descriptions_are_in_plain_characters():
         ("follow it: tenuto logs -f 01a1e3da", 'follow it: see output(execution_id="01a1e3da")'),
         ("see: tenuto show 01a1e3da", 'see engine_status(execution_id="01a1e3da")'),
         ("tenuto kill 01a1e3da", 'kill(execution_id="01a1e3da")'),
+        ("its disk full (tenuto doctor)", "its disk full (see engine_status())"),
+        ("put them aside with: tenuto doctor --rebuild", "put them aside with: tenuto doctor --rebuild"),
         ("make room with: tenuto clean --older 7d", "make room with: tenuto clean --older 7d"),
     ],
 )  # fmt: skip

@@ -23,6 +23,7 @@ _CALLS = tuple(
         (rf"tenuto send {_ID} TEXT", r'send_input(execution_id="\1", text=TEXT)'),
         (rf"tenuto clear {_ID}", r'execute(action="clear_history", executionId="\1")'),
         (r"tenuto budget --set (\w+)=AMOUNT", r"engine_budget(\1=AMOUNT)"),
+        (r"(?:see: )?tenuto doctor\b(?! --)", "see engine_status()"),
         (r"see: tenuto ps --kind task", "see engine_status()"),
         (r"(?:see: )?tenuto ps -a", 'see list(which="all")'),
         (r"see: tenuto task -h", "see the tool's description"),

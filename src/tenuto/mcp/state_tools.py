@@ -17,6 +17,7 @@ from tenuto.mcp.task_replies import next_ended
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tenuto.core.budget import Tokens
     from tenuto.core.execution import Snapshot
     from tenuto.core.history import ExecutionRecord, Group, History, Totals
     from tenuto.core.progress import Progress
@@ -88,7 +89,7 @@ def _next_of(snapshot: Snapshot, progress: Progress, places: Sequence[Checkpoint
     """Return the calls that make sense with these checkpoints."""
     where = f'execution_id="{snapshot.id}"'
     calls = [one for one in next_ended(snapshot, progress) if "engine_resume(" in one]
-    failed = next((n for n, one in enumerate(places) if one.what.endswith(" failed")), 0)
+    failed = next((n for n, one in enumerate(places) if _is_failure(one)), 0)
     if failed:
         again = places[failed].what.removesuffix(" failed")
         calls.append(
@@ -101,6 +102,10 @@ def _next_of(snapshot: Snapshot, progress: Progress, places: Sequence[Checkpoint
             "this one stays as it is"
         )
     return calls
+
+
+def _is_failure(one: CheckpointInfo) -> bool:
+    return one.what.endswith(" failed") and one.what != "the task failed"
 
 
 def _saved(state: ExecutionState) -> dict[str, Any]:
@@ -248,7 +253,7 @@ def _record_line(one: ExecutionRecord) -> str:
     line += f", {one.kind}" if one.kind else ""
     line += f", try {one.attempt}" if one.attempt > 1 else ""
     if one.attempt:
-        line += f", {_token_words(one.tokens.total - one.tokens.output, one.tokens.output)}"
+        line += f", {_token_words(one.tokens)}"
         line += f", {_cost_words(one)}, {brief_duration(one.duration_s)}"
     names = {"task": one.task_id, "change": one.change, "workflow": one.workflow}
     known = ", ".join(f"{name} {value}" for name, value in names.items() if value)
@@ -260,8 +265,11 @@ def _cost_words(one: ExecutionRecord) -> str:
     return f"{cost} (not metered)" if one.unmetered else cost
 
 
-def _token_words(given: int, written: int) -> str:
-    return f"{given} tokens in, {written} out"
+def _token_words(tokens: Tokens) -> str:
+    words = f"{tokens.input} tokens in, {tokens.output} out"
+    if tokens.cache_read or tokens.cache_write:
+        words += f", {tokens.cache_read} from the cache, {tokens.cache_write} into it"
+    return words
 
 
 def _total_words(one: Totals) -> str:
@@ -273,7 +281,7 @@ def _total_words(one: Totals) -> str:
     words = f"{one.count} ({said})"
     if one.success_rate is not None:
         words += f", {one.success_rate:.0%} of those that ran succeeded"
-    words += f"; {_token_words(one.tokens.total - one.tokens.output, one.tokens.output)}"
+    words += f"; {_token_words(one.tokens)}"
     words += f", cost {money(one.cost)}"
     words += f" and {one.unpriced} steps of unknown cost" if one.unpriced and one.cost else ""
     if one.p50_s is not None and one.p95_s is not None:
