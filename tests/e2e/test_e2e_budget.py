@@ -9,6 +9,7 @@ from runtimes import RUNTIMES
 from world import Runtime, World
 
 from tenuto.core.budget import Tokens
+from tenuto.core.quantities import money
 from tenuto.testing.models import Model, Say
 
 MUCH = Tokens(input=100_000, output=10)
@@ -29,7 +30,10 @@ def test_a_hard_cap_ends_the_task_before_the_next_request(
     assert [one.tokens for one in world.bill].count(MUCH) == 1
     assert len(model.seen) == 1
     (step,) = shown["task"]["steps"]
-    assert f"limit of ${CAP} is reached" in step["error"] and "--max-cost" in step["error"]
+    assert (
+        f"limit of {money(Decimal(CAP))} is reached" in step["error"]
+        and "--max-cost" in step["error"]
+    )
     assert world.spend(task).cost > Decimal(CAP)
     world.balanced(task)
 

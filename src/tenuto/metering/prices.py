@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 _MILLION = Decimal(1_000_000)
 _EXACT = Decimal("0.0000000001")  # a tenth of a billionth of a dollar: sums stay short
-_WIDE = Context(prec=100)  # the highest price times the highest count has more digits than the usual 28
+_WIDE = Context(
+    prec=100
+)  # the highest price times the highest count has more digits than the usual 28
 # what providers are called before a model's name, and as genai-prices has them
 _PROVIDERS = {
     "anthropic": "anthropic",
