@@ -62,6 +62,19 @@ def test_a_soft_cap_holds_the_request_until_somebody_decides(
     world.balanced(task)
 
 
+@pytest.mark.promise("R1", "R2")
+@pytest.mark.runtimes("cli-anthropic", slow=("claude-code",))
+def test_an_agent_that_does_not_come_to_an_end_is_held_to_its_turns(
+    world: World, model: Model, runtime: Runtime
+) -> None:
+    model.play(*[runtime.shell("true")] * 20)
+    task = world.run(runtime, "Go on and on.", "--max-turns", "3", "--permissions", "allow")
+    shown = task.shown
+    assert (shown["state"], shown["reason"]) == ("failed", "turns"), (shown, task.output)
+    assert len(model.seen) == 3
+    world.balanced(task)
+
+
 @pytest.mark.promise("B1", "B2", "U1")
 @pytest.mark.runtimes("claude-code")
 def test_a_days_limit_holds_for_every_task_of_the_project(alone: World) -> None:
