@@ -57,6 +57,10 @@ def test_the_gateway_is_listed_only_where_all_is_asked_for(cli):
     for words in (["-n", "1"], ["--state", "running"], ["--async"], ["--kind", "command"]):
         assert [one["id"] for one in cli.json("ps", *words)] == [ours], words
     assert gateway in cli("ps", "-a", "-q").stdout.split()
+    assert [one["id"] for one in cli.json("tree")] == [ours]
+    cli("kill", "--all")
+    assert [one["id"] for one in cli.json("history", "-n", "1")["executions"]] == [ours]
+    assert cli.json("history")["totals"]["count"] == 1
 
 
 def test_ps_watch_prints_once_where_there_is_no_terminal(cli):

@@ -280,9 +280,10 @@ def test_limits_are_set_checked_and_kept(engine):
         with pytest.raises(InvalidInput):
             budgets.set_limits(engine, **bad)
     path = Path(engine.project.home, "budget.json")
-    path.write_text("{")
-    with pytest.raises(InvalidInput):
-        budgets.report(engine)
+    for text in ("{", '{"daily": "NaN"}', '{"task": "-1"}', '{"monthly": "1e999999999"}', "[]"):
+        path.write_text(text)
+        with pytest.raises(InvalidInput, match="cannot be read"):
+            budgets.report(engine)
 
 
 def test_windows_are_reset_by_name(engine):

@@ -79,6 +79,16 @@ def test_show_tells_what_was_asked_for_and_not_how_it_is_driven(cli: CommandLine
     )
 
 
+@pytest.mark.promise("R1", "U1")
+def test_a_bound_on_turns_that_a_runtime_does_not_take_is_warned_of(cli: CommandLine) -> None:
+    words = ["--runtime", "echo", "--max-turns", "3"]
+    done = cli("task", *words, "[[say:well]] do it")
+    assert done.returncode == 0 and "warning: echo takes no bound on its turns" in done.stdout
+    (one,) = cli.json("ps", "-a", "--kind", "task")
+    assert len(cli.json("show", one["id"])["task"]["warnings"]) == 1
+    assert cli("task", "--max-turns", "0", "x").returncode == 2
+
+
 @pytest.mark.promise("G2")
 def test_a_cycle_is_named_step_by_step(cli: CommandLine) -> None:
     done = cli("task", "--plan", "-", input=CYCLE)

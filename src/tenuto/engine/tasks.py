@@ -76,7 +76,7 @@ def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
 
 
 def _check_bounds(given: Mapping[str, Any]) -> None:
-    for name, least in (("max_tokens", 0), ("concurrency", 1)):
+    for name, least in (("max_tokens", 0), ("concurrency", 1), ("max_turns", 1)):
         value = given.get(name, least)
         if isinstance(value, int) and not least <= value < _MOST:
             raise InvalidInput(f"{name} is {value}", f"{least} or more, or leave it out")

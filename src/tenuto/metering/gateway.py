@@ -47,6 +47,7 @@ Herald = Callable[[str, str, str], None]
 """Told an execution, a step and how a model's server failed it; nothing once that answers. May block."""
 _TYPICAL_OUTPUT = 1024
 _TYPICAL_WINDOW = 200_000
+_NAME_MOST = 512
 _SYNC_EVERY_S = 1.0
 _NO_RETRY = [(b"x-should-retry", b"false")]
 
@@ -221,6 +222,8 @@ class Gateway:
             raise _RefusedError(400, "Tenuto gateway: the request is no JSON with a model in it")
         if ask.hidden:
             raise _RefusedError(400, f"Tenuto gateway: {ask.hidden}")
+        if len(ask.model) > _NAME_MOST:  # it would be kept for each request
+            raise _RefusedError(400, "Tenuto gateway: no model has so long a name")
         await self._counted(relay, kind, ask, whose, send)
 
     # One counted request
@@ -346,7 +349,7 @@ class Gateway:
     def _settle(
         self, reservation: str, dialect: Dialect, ask: Ask, usage: Usage, status: int
     ) -> None:
-        model, cost = usage.model or ask.model, Decimal(0)
+        model, cost = usage.model[:_NAME_MOST] or ask.model, Decimal(0)
         if usage.tokens.total:
             priced = self._price(model, dialect, usage)
             if priced is None and model != ask.model:

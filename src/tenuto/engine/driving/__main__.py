@@ -131,6 +131,8 @@ async def _work(
     project = engine.project
     home = os.path.join(project.folder(os.environ[MARK]), "agents")
     printer, desk = Printer(several=False), Desk(teller)
+    policy = task.permissions or settings.permissions
+    task = msgspec.structs.replace(task, max_turns=task.max_turns or settings.max_turns)
     briefs = Briefs(task, teller.progress, agents, cwd, project.root, os.environ)
     places = Workplaces(
         task, teller.progress, printer, cwd, project.home, os.environ[MARK], os.environ
@@ -146,6 +148,7 @@ async def _work(
         settings.runtime_order,
         settings.runtime_preferred,
         os.environ,
+        asks=policy != "allow" and not task.bypass,
     )
     nurseries: list[ExecutionNursery] = []
 
@@ -175,7 +178,7 @@ async def _work(
     driver = Driver(teller, desk, printer, planner, further, places.finish)
     walker = Walker(
         task, teller, desk, printer, chooser, purse, nursery, briefs.brief, places,
-        task.permissions or settings.permissions, (_server(project),),
+        policy, (_server(project),),
     )  # fmt: skip
 
     brake = Brake(driver, desk, walker)

@@ -37,6 +37,7 @@ from tenuto.core.task_events import (
     StepSession,
     StepStarted,
     StepUsed,
+    Warned,
 )
 from tenuto.core.tasks import PermissionPolicy, TaskSpec
 from tenuto.engine.driving.asking import Desk, Withdrawn, by_policy
@@ -184,6 +185,11 @@ class Walker:
             return None
         return await self._chooser.substitute(chosen.name, tried)
 
+    def _warn(self, step: Step, text: str) -> None:
+        if text not in self._teller.progress.warnings:
+            self._teller.tell(Warned(text=text, step=step.id))
+            self._printer.note(f"[{step.id}] warning: {text}")
+
     def _announce(self, step: Step, of: str, to: Chosen, why: str) -> None:
         self._teller.tell(FellBack(step=step.id, of=of, to=to.name, why=why))
         self._printer.note(f"[{step.id}] {of} cannot go on ({why}): {to.name} takes over")
@@ -302,8 +308,11 @@ class Walker:
             endpoint=await self._purse.endpoint(step, chosen),
             bypass=self._task.bypass,
             unasked=self._policy == "allow",
+            max_turns=self._task.max_turns,
             title=f"{chosen.name}: {step.id}",
         )
+        if request.max_turns is not None and not runner.capabilities.turns:
+            self._warn(step, f"{chosen.name} takes no bound on its turns, only a budget holds it")
         try:
             session = await runner.open(request, self._nursery(started))
         except RunnerFailed as error:
