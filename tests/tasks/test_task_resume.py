@@ -7,9 +7,10 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from engine_help import events_of, main_pid
+from engine_help import await_death, events_of, keeper_pid, main_pid
 from task_help import (
     begin,
     blocking,
@@ -24,7 +25,13 @@ from task_help import (
 )
 
 from tenuto import Snapshot
-from tenuto.core.errors import InvalidInput, NotFinished, TenutoError, UnknownExecution
+from tenuto.core.errors import (
+    InvalidInput,
+    NotFinished,
+    NotRunning,
+    TenutoError,
+    UnknownExecution,
+)
 from tenuto.core.plan import Plan, Step
 from tenuto.core.states import State
 from tenuto.engine.blocking import BlockingEngine
@@ -188,6 +195,29 @@ def test_a_step_that_asks_is_run_again_only_if_somebody_says_so(
         list(engine.follow(execution_id))
         assert ended(engine, execution_id).state == ("succeeded" if allow else "failed")
         assert len(started(project, execution_id)) == (2 if allow else 1)
+
+
+@pytest.mark.promise("D3", "B2")
+def test_a_decision_that_meets_a_dying_task_is_told_that_it_is_lost(
+    engine: BlockingEngine, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tenuto.dispatch import control
+    from tenuto.engine.tasks import decide
+
+    execution_id = begin(engine, "[[ask:Bash]]", permissions="ask")
+    assert engine.wait(execution_id, PATIENCE).waiting_for == "approval"
+    request = control.request
+
+    def dying(*words: Any, **more: Any) -> Any:
+        monkeypatch.setattr(control, "request", request)
+        pid = keeper_pid(project, execution_id)
+        os.kill(pid, signal.SIGKILL)
+        assert await_death(pid)
+        return request(*words, **more)
+
+    monkeypatch.setattr(control, "request", dying)
+    with pytest.raises(NotRunning, match="lost: it asks nothing any more"):
+        decide(engine, execution_id, True)
 
 
 # Who may
