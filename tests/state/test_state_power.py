@@ -65,7 +65,11 @@ class Keeping:
     def __init__(self, pen: Pen, loop: asyncio.AbstractEventLoop) -> None:
         self.waiting = ""
         self.ended = False
-        self.writer = TapeWriter(lambda: loop.call_soon_threadsafe(self._calls))
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(self._calls)
+
+        self.writer = TapeWriter(wake)
         job = {"magic": pen.magic.hex(), "next_seq": pen.next_seq, "last_ns": pen.last_ns}
         self.writer.open(pen.fd, pen.dir_fd, job)
         self.driven = Driven(self, list(TELLS))  # type: ignore[arg-type]

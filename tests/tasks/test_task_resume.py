@@ -146,6 +146,31 @@ def test_a_step_that_was_interrupted_goes_on_in_its_session(
     assert engine.kill(execution_id).state == "killed"
 
 
+@pytest.mark.promise("D3", "R1")
+def test_a_session_that_its_runtime_does_not_have_is_begun_anew(
+    engine: BlockingEngine, project: Project
+) -> None:
+    """It was killed before the runtime had kept it, or it was cleaned away since."""
+    work = plan(Step("a", "[[say:first]]"), Step("b", "[[hang]] [[say:second]]", ("a",)))
+    execution_id = begin(engine, plan=work, strategy="parallel", runtime="side")
+    while side().count("begin b") < 1:
+        engine.wait(execution_id, 0.02)
+    assert engine.interrupt(execution_id).state == "interrupted"
+    gone = progress(project, execution_id).steps["b"].session
+    os.unlink(os.path.join(os.environ["TENUTO_ECHO_HOME"], f"{gone}.json"))
+    resume(engine, execution_id)
+    while side().count("begin b") < 2:
+        assert not engine.wait(execution_id, 0.02).done
+    again = progress(project, execution_id).steps["b"]
+    assert (again.status, again.attempt) == ("running", 3)
+    assert again.session != gone
+    told = [one["what"] for one in events_of(project, execution_id, "step_said")]
+    assert [one["text"] for one in told if one["type"] == "retried"] == [
+        f"its session is gone, a new one begins: there is no session {gone} (begin a new one)"
+    ]
+    assert engine.kill(execution_id).state == "killed"
+
+
 @pytest.mark.promise("D3")
 @pytest.mark.parametrize(("fate", "ran"), [("retry", 2), ("skip", 1)])
 def test_what_becomes_of_a_step_that_was_cut_short_is_its_own_choice(

@@ -17,6 +17,7 @@ from tenuto.core.progress import StepProgress
 from tenuto.core.runs import (
     NO_FALLBACK,
     TRANSIENT,
+    ErrorKind,
     Finished,
     McpServer,
     PermissionAsked,
@@ -51,6 +52,8 @@ _OUTPUT_MOST = 2 * 1024 * 1024
 _TOLD_MOST = 8 * 1024
 _SAID_MOST = 4000
 _ERROR_MOST = 16 * 1024
+# what a runtime may say of a session that it does not have; nothing that a new one would meet too
+_OF_SESSION: frozenset[ErrorKind] = frozenset({"failed", "crash", "protocol", "bad_request"})
 
 
 class Brief(msgspec.Struct, frozen=True):
@@ -73,6 +76,8 @@ class Tries(msgspec.Struct):
     finished: Finished
     tools: int = 0
     said: str = ""
+    heard: bool = False
+    """The agent did or said something."""
     over: str = ""
     """The hard cap that was reached while it ran, uncounted by a gateway."""
 
@@ -124,7 +129,8 @@ class Walker:
             self._announce(step, str(step.runtime), chosen, chosen.reason)
         tried = {chosen.name}
         attempt, failures = one.attempt, 0
-        text = brief.text
+        text, anew = brief.text, False
+        known = one.session or self._earlier(step, chosen.name)
         while True:
             attempt += 1
             model = brief.model(chosen.name)
@@ -135,10 +141,18 @@ class Walker:
                 )
             )  # fmt: skip
             point("driver-step-started")
-            tries = await self._attempt(step, one, chosen, brief, model, text)
-            end = tries.finished
+            tries = await self._attempt(step, one, chosen, brief, model, text, anew)
+            end, anew = tries.finished, False
             if end.ok or end.interrupted or self._stopping.is_set():
                 break
+            # one that was killed has perhaps told of a session that it had not kept yet
+            gone, known = known and not tries.heard and end.kind in _OF_SESSION, ""
+            if gone:
+                anew = True
+                self._note(
+                    step, Retried(text=f"its session is gone, a new one begins: {end.message}")
+                )
+                continue
             failures += 1
             if self._may_retry(step, end, failures):
                 await self._pause(step, end, failures)
@@ -209,11 +223,19 @@ class Walker:
     # An attempt
 
     async def _attempt(
-        self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str, text: str
+        self,
+        step: Step,
+        one: StepProgress,
+        chosen: Chosen,
+        brief: Brief,
+        model: str,
+        text: str,
+        anew: bool,
     ) -> Tries:
-        resumed = bool(one.session) and chosen.runner.capabilities.resume
+        """Prompt an agent once; `anew` in a new session, though an earlier one is known."""
+        cut_short = bool(one.session) and chosen.runner.capabilities.resume
         try:
-            session, goes_on = await self._open(step, one, chosen, brief, model)
+            session, goes_on = await self._open(step, one, chosen, brief, model, anew)
         except RunnerFailed as error:
             kind: Any = error.kind
             return Tries(Finished(ok=False, kind=kind, message=str(error)))
@@ -224,7 +246,8 @@ class Walker:
         try:
             if self._stopping.is_set():
                 await session.interrupt()
-            await self._listen(step, one, session, _opening(chosen, brief, text, resumed), tries)
+            opening = _opening(chosen, brief, text, cut_short, anew)
+            await self._listen(step, one, session, opening, tries)
         finally:
             self._active.pop(step.id, None)
             if tries.finished.ok and self._teller.progress.is_continued(step.id):
@@ -245,6 +268,7 @@ class Walker:
         stopped = False
         try:
             async for event in session.prompt(prompt):
+                tries.heard = tries.heard or not isinstance(event, (Finished, SessionOpened))
                 if isinstance(event, Finished):
                     tries.finished = event
                 elif isinstance(event, PermissionAsked):
@@ -261,7 +285,7 @@ class Walker:
                 task.cancel()
 
     async def _open(
-        self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str
+        self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str, anew: bool
     ) -> tuple[AgentSession, bool]:
         """Return the session to speak in, and whether it is one that goes on."""
         before = self._kept.pop(step.continues, None) if step.continues else None
@@ -274,7 +298,7 @@ class Walker:
             return before[1], True
         if before is not None:
             await before[1].close()
-        taken_up = one.session or self._earlier(step, chosen.name)
+        taken_up = "" if anew else one.session or self._earlier(step, chosen.name)
         runner = chosen.runner
         execution = ""
 
@@ -376,13 +400,14 @@ class Walker:
         await asyncio.gather(*(one.close() for one in open_ones), return_exceptions=True)
 
 
-def _opening(chosen: Chosen, brief: Brief, text: str, resumed: bool) -> str:
-    if resumed:
-        return (
+def _opening(chosen: Chosen, brief: Brief, text: str, cut_short: bool, anew: bool) -> str:
+    if cut_short:
+        text = (
             "You were interrupted in the middle of this task. Look at what is done already, then go"
             f" on where you stopped. The task was:\n\n{text}"
         )
-    if brief.system and not chosen.runner.capabilities.system:
+    goes_on = cut_short and not anew
+    if brief.system and not goes_on and not chosen.runner.capabilities.system:
         return f"{brief.system}\n\n{text}"
     return text
 
