@@ -86,8 +86,6 @@ def again(engine: BlockingEngine, execution_id: str, attempt: int) -> None:
 def test_cycles_of_interrupt_and_resume_leave_their_records_and_nothing_else(
     agents: Path, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cycles: int
 ):
-    with (agents / "tenuto.toml").open("a") as file:
-        file.write('echo = "tenuto.testing.agents:EchoRunner"\n')
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)

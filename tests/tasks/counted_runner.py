@@ -88,7 +88,7 @@ class CountedSession:
         self._note("begin", step)
         yield SessionOpened(self.session, "counted", "1")
         said = {name: mark for name, mark in _SAID.findall(text) if name != step}
-        told = {name for name, _ in _SAID.findall(known + text)}
+        told = {name.removesuffix(".2") for name, _ in _SAID.findall(known + text)}
         missing = [name for name in needs.split(",") if name and name not in told]
         whole = json.dumps([step, sorted(said.items()), missing])
         answer = f"<<{step}={hashlib.sha256(whole.encode()).hexdigest()[:12]}>>"

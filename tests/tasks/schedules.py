@@ -337,7 +337,11 @@ class Round:
         """Assert that it came to what the uninterrupted one did."""
         whole = self.world.wholes[self.which]
         again = self.world.shown(self.id)
-        assert essence(again) == essence(whole)
+        found, expected = essence(again), essence(whole)
+        other = {
+            name: (found[name], expected[name]) for name in found if found[name] != expected[name]
+        }
+        assert not other, other
         ordered(self.project, self.id)
         self._check_counts()
         folder = Path(self.project.folder(self.id))

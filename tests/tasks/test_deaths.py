@@ -147,12 +147,13 @@ def lived(
     assert _results(again) == _results(whole)
     assert aggregated(again.progress) == aggregated(whole.progress)
     assert sum(isinstance(one, TaskFinished) for one in events) >= 1
-    ends = [one.step for one in events if _is_end(one)]
+    ends = _ends(events)
     assert len(ends) == len(set(ends)), "a step ended twice"
 
 
-def _is_end(event: TaskEvent) -> bool:
-    return isinstance(event, StepFinished) and event.status != "interrupted"
+def _ends(events: list[TaskEvent]) -> list[str]:
+    ends = [one for one in events if isinstance(one, StepFinished)]
+    return [one.step for one in ends if one.status != "interrupted"]
 
 
 def _results(memory: Memory) -> dict[str, tuple[str, str, str]]:

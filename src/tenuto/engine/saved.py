@@ -30,7 +30,7 @@ from tenuto.dispatch import control
 from tenuto.engine.tasks import task_of
 from tenuto.keeper.frames import EVENT
 from tenuto.stores.layout import Project, as_error
-from tenuto.stores.states import clear_unfinished, read_state, write_state
+from tenuto.stores.states import clear_unfinished, read_state, sync_names, sync_tape, write_state
 from tenuto.stores.tape import TapeReader
 
 if TYPE_CHECKING:
@@ -125,13 +125,15 @@ def save(project: Project, execution_id: str) -> ExecutionState | None:
     if fold.execution.live or spec is None or spec.kind != "task":
         return None
     state = fold.state()
-    clear_unfinished(folder)
     read = read_state(folder, execution_id, project.quarantine)
-    if read.newer is None and (read.state is None or read.state.sha256 != state.sha256):
-        try:
+    try:
+        sync_tape(folder)  # its keeper may be gone without having done so, or be about to
+        sync_names(folder)
+        clear_unfinished(folder)
+        if read.newer is None and (read.state is None or read.state.sha256 != state.sha256):
             write_state(folder, state, True)
-        except OSError as error:
-            raise as_error(error, f"the state of {short(execution_id)} is not saved") from error
+    except OSError as error:
+        raise as_error(error, f"the state of {short(execution_id)} is not saved") from error
     return state
 
 
@@ -176,6 +178,10 @@ def _ask(engine: BlockingEngine, execution_id: str) -> Checkpoint | None:
             "make room with: tenuto clean --older 7d",
         )
     folder = engine.project.folder(execution_id)
+    try:
+        sync_tape(folder)  # its record can be read before it is safe, and one can fork from there
+    except OSError as error:
+        raise as_error(error, f"the checkpoint of {short(execution_id)} is not safe") from error
     read = read_state(folder, execution_id)
     state = read.state
     if state is None:  # another process has put it aside since

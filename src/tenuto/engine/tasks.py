@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import msgspec
 
 from tenuto.core.errors import InvalidInput, InvalidPlan, NotRunning
+from tenuto.core.execution import Execution
 from tenuto.core.ids import short
 from tenuto.core.plan import MergeMode, Plan, check_plan, read_plan
 from tenuto.core.progress import Progress
@@ -265,10 +266,7 @@ def decide(
     execution = engine.execution(whole)
     task_of(execution.spec)
     if not execution.live:
-        raise NotRunning(
-            f"{short(whole)} is {execution.state}: it asks nothing any more",
-            f"see: tenuto show {short(whole)}",
-        )
+        raise _asks_nothing(execution)
     open_ones = progress_of(folder).asked
     wanted = set(open_ones) if n is None else {n}
     if not open_ones or not wanted <= set(open_ones):
@@ -279,9 +277,19 @@ def decide(
         )
     message = {"type": "decide", "allow": allow, "why": why, "by": by or _user()}
     with engine.watch(whole) as watch:
-        for number in sorted(wanted):
-            control.request(folder, "tell", message={**message, "n": number})
+        try:
+            for number in sorted(wanted):
+                control.request(folder, "tell", message={**message, "n": number})
+        except control.NoKeeper:  # it died just now
+            raise _asks_nothing(engine.execution(whole)) from None
         return _until_decided(watch, wanted)
+
+
+def _asks_nothing(execution: Execution) -> NotRunning:
+    name = short(execution.id)
+    return NotRunning(
+        f"{name} is {execution.state}: it asks nothing any more", f"see: tenuto show {name}"
+    )
 
 
 def _until_decided(watch: Watch, wanted: set[int]) -> list[Decided]:

@@ -15,6 +15,7 @@ from tenuto.core.state import ExecutionState, decode_state, encode_state
 from tenuto.keeper import procfs
 from tenuto.keeper.faults import point
 from tenuto.stores.layout import make_private
+from tenuto.stores.tape import NAME as TAPE
 
 NAME = "state.json"
 PREVIOUS = "state.prev.json"
@@ -96,6 +97,15 @@ def _sync_folder(folder: str) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_tape(folder: str) -> None:
+    """Have all that can be read on an execution's tape stay on disk, whoever wrote it."""
+    fd = os.open(os.path.join(folder, TAPE), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fdatasync(fd)
     finally:
         os.close(fd)
 

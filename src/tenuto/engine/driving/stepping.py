@@ -131,7 +131,7 @@ class Walker:
         await gate()
         tried = {chosen.name}
         attempt, failures = one.attempt, 0
-        text = brief.text
+        text, anew = brief.text, False
         while True:
             attempt += 1
             model = brief.model(chosen.name)
@@ -142,10 +142,15 @@ class Walker:
                 )
             )  # fmt: skip
             point("driver-step-started")
-            tries = await self._attempt(step, one, chosen, brief, model, text)
-            end = tries.finished
+            tries = await self._attempt(step, one, chosen, brief, model, text, anew)
+            end, anew = tries.finished, False
             if end.ok or end.interrupted or self._stopping.is_set():
                 break
+            if end.kind == "session":  # all it needs is told anew; what it did is in its files
+                anew = True
+                self._note(step, Retried(text=f"{end.message}; a new session begins"))
+                self._printer.note(f"[{step.id}] {end.message}; a new session begins")
+                continue
             failures += 1
             if self._may_retry(step, end, failures):
                 await self._pause(step, end, failures)
@@ -224,11 +229,19 @@ class Walker:
     # An attempt
 
     async def _attempt(
-        self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str, text: str
+        self,
+        step: Step,
+        one: StepProgress,
+        chosen: Chosen,
+        brief: Brief,
+        model: str,
+        text: str,
+        anew: bool,
     ) -> Tries:
-        resumed = bool(one.session) and chosen.runner.capabilities.resume
+        """Prompt an agent once; `anew` in a new session, though an earlier one is known."""
+        cut_short = bool(one.session) and chosen.runner.capabilities.resume
         try:
-            session, goes_on = await self._open(step, one, chosen, brief, model)
+            session, goes_on = await self._open(step, one, chosen, brief, model, anew)
         except RunnerFailed as error:
             kind: Any = error.kind
             return Tries(Finished(ok=False, kind=kind, message=str(error)))
@@ -239,7 +252,8 @@ class Walker:
         try:
             if self._stopping.is_set():
                 await session.interrupt()
-            await self._listen(step, one, session, _opening(chosen, brief, text, resumed), tries)
+            opening = _opening(chosen, brief, text, cut_short, anew)
+            await self._listen(step, one, session, opening, tries)
         finally:
             self._active.pop(step.id, None)
             if tries.finished.ok and self._teller.progress.is_continued(step.id):
@@ -276,7 +290,7 @@ class Walker:
                 task.cancel()
 
     async def _open(
-        self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str
+        self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str, anew: bool
     ) -> tuple[AgentSession, bool]:
         """Return the session to speak in, and whether it is one that goes on."""
         before = self._kept.pop(step.continues, None) if step.continues else None
@@ -289,7 +303,8 @@ class Walker:
             return before[1], True
         if before is not None:
             await before[1].close()
-        taken_up = one.session or self._earlier(step, chosen.name, brief.cwd)
+        earlier = one.session or self._earlier(step, chosen.name, brief.cwd)
+        taken_up = "" if anew else earlier
         runner = chosen.runner
         execution = ""
 
@@ -313,15 +328,7 @@ class Walker:
         )
         if request.max_turns is not None and not runner.capabilities.turns:
             self._warn(step, f"{chosen.name} takes no bound on its turns, only a budget holds it")
-        try:
-            session = await runner.open(request, self._nursery(started))
-        except RunnerFailed as error:
-            if error.kind != "session":
-                raise
-            # all it needs is told anew; what it said is lost, what it did is in its files
-            self._printer.note(f"[{step.id}] {error.message}; a new session begins")
-            request = msgspec.structs.replace(request, session=None)
-            session = await runner.open(request, self._nursery(started))
+        session = await runner.open(request, self._nursery(started))
         return session, request.session is not None
 
     def _earlier(self, step: Step, runtime: str, cwd: str) -> str:
@@ -423,13 +430,14 @@ class Walker:
         await asyncio.gather(*(one.close() for one in open_ones), return_exceptions=True)
 
 
-def _opening(chosen: Chosen, brief: Brief, text: str, resumed: bool) -> str:
-    if resumed:
-        return (
+def _opening(chosen: Chosen, brief: Brief, text: str, cut_short: bool, anew: bool) -> str:
+    if cut_short:
+        text = (
             "You were interrupted in the middle of this task. Look at what is done already, then go"
             f" on where you stopped. The task was:\n\n{text}"
         )
-    if brief.system and not chosen.runner.capabilities.system:
+    goes_on = cut_short and not anew
+    if brief.system and not goes_on and not chosen.runner.capabilities.system:
         return f"{brief.system}\n\n{text}"
     return text
 
