@@ -159,8 +159,12 @@ def _ends(events: list[TaskEvent]) -> list[str]:
 
 
 def _results(memory: Memory) -> dict[str, tuple[str, str, str]]:
-    steps = memory.progress.steps
-    return {name: (one.status, one.output, one.error) for name, one in steps.items()}
+    """Return how each step ended; of several that failed, any may be named as the cause of a skip."""
+    skipped = "skipped_dependency_failed"
+    return {
+        name: (one.status, one.output, "" if one.status == skipped else one.error)
+        for name, one in memory.progress.steps.items()
+    }
 
 
 LIVES = st.lists(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from tenuto.core.errors import TenutoError
 from tenuto.core.plan import Plan, Step
@@ -109,15 +110,15 @@ class Driver:
             if len(self._walking) >= most:
                 return
             if step.id not in self._walking:
-                self._run(step, self._guarded(walk, step))
+                self._run(step, partial(self._guarded, walk, step))
 
-    def _run(self, step: Step, walked: Awaitable[StepFinished | None]) -> None:
+    def _run(self, step: Step, walk: Callable[[], Awaitable[StepFinished | None]]) -> None:
         """Take a step to its end and to the tape, beside the others: what ends at once syncs at once."""
         self._walking.add(step.id)
 
         async def whole() -> None:
             try:
-                finished = await walked
+                finished = await walk()
             finally:
                 self._walking.discard(step.id)
             if finished is not None:
@@ -235,7 +236,9 @@ class Driver:
                 self._teller.tell(self._cut_short(one.step, "it was cut short", "unknown"))
             else:
                 text = "it was cut short, and is not to be run again"
-                self._run(one.step, _known(self._cut_short(one.step, text, "unknown", "failed")))
+                self._run(
+                    one.step, partial(_known, self._cut_short(one.step, text, "unknown", "failed"))
+                )
 
     def stop(self, over: bool = False) -> None:
         """Start nothing more; `over` says that this is the task's end, and none to go on from."""
