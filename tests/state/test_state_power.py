@@ -47,6 +47,7 @@ from tenuto.stores.pen import Pen
 from tenuto.stores.states import read_state, sync_tape
 from tenuto.stores.tape import TapeReader
 
+LONG = (pytest.mark.full, pytest.mark.timeout(900))
 PLAN = Plan(
     (
         Step("a", "[[say:word of a]]"),
@@ -238,7 +239,7 @@ def _has_magic(folder: str) -> bool:
 
 
 @pytest.mark.promise("D2", "D5")
-@pytest.mark.parametrize(("more", "most"), [(1, 3), pytest.param(30, 34, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("more", "most"), [(1, 3), pytest.param(12, 16, marks=LONG)])
 def test_a_power_cut_at_any_moment_loses_nothing_that_was_called_safe(
     recorded: tuple[Recorder, Life], tmp_path: Path, more: int, most: int
 ):

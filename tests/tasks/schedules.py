@@ -383,13 +383,20 @@ class Round:
 def essence(snapshot: Snapshot) -> dict[str, Any]:
     """Return what a task came to, without what may differ from run to run."""
     document = value(snapshot)
-    names = ("id", "status", "role", "runtime", "output", "error")
+    steps = {one["id"]: _essence(one) for one in document["steps"]}
     return {
         "state": snapshot.state, "reason": snapshot.reason, "detail": snapshot.detail,
         **{name: document[name] for name in ("status", "success", "strategy", "output")},
         "warnings": document["warnings"],
-        "steps": {one["id"]: {name: one[name] for name in names} for one in document["steps"]},
+        "steps": steps,
     }  # fmt: skip
+
+
+def _essence(step: dict[str, Any]) -> dict[str, Any]:
+    names = ["id", "status", "role", "runtime", "output"]
+    # which failure comes first, of several that a step was skipped for, is chance
+    names += ["error"] if step["status"] != "skipped_dependency_failed" else []
+    return {name: step[name] for name in names}
 
 
 def ordered(project: Project, execution_id: str) -> None:
