@@ -79,6 +79,21 @@ def test_an_interrupted_task_goes_on_in_the_runtimes_own_session(
     world.balanced(task)
 
 
+@pytest.mark.promise("X4", "R1", "B1")
+@pytest.mark.runtimes("claude-code", slow=("codex", "cli-anthropic"))
+def test_a_task_at_its_deadline_leaves_nothing_and_its_spend_counts(
+    world: World, runtime: Runtime
+) -> None:
+    task = begin(world, runtime, "--permissions", "allow", "--idle", "6s")
+    shown = task.wait()
+    assert (shown["state"], shown["reason"]) == ("failed", "idle"), (shown, task.output)
+    task.gone_within(GONE_S)
+    (step,) = task.task["steps"]
+    assert step["status"] == "interrupted" and "the idle deadline asked for" in step["error"]
+    assert world.is_closed(task)
+    world.balanced(task)
+
+
 class Nap:
     """A tool that says when it runs, and whose end is seen, over a pipe with a name."""
 

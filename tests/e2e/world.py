@@ -240,6 +240,15 @@ class World:
         finally:
             ledger.close()
 
+    def is_closed(self, task: Task) -> bool:
+        """Whether whoever still has a token of a task is refused."""
+        ledger = Ledger(self.project.home)
+        try:
+            grant = ledger.granted(task.id)
+            return grant is not None and grant.closed
+        finally:
+            ledger.close()
+
     def balanced(self, *tasks: Task) -> None:
         """See that ledger, server and `show` tell the same of these tasks, by kind of token."""
         billed = sum((one.tokens for one in self.bill), Tokens())

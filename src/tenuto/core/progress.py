@@ -12,6 +12,7 @@ from tenuto.core.rounds import extended
 from tenuto.core.task_events import StepStatus
 
 _OF_STEPS = (ev.StepStarted, ev.StepSession, ev.StepSaid, ev.StepUsed, ev.StepFinished)
+_NEVER_BEGAN: frozenset[StepStatus] = frozenset({"pending", "skipped_dependency_failed"})
 _TROUBLE = ("model_failed", "retried")
 _OPEN: frozenset[StepStatus] = frozenset({"pending", "running", "interrupted"})
 
@@ -55,6 +56,7 @@ class Progress:
         self.warnings: list[str] = []
         self.fallbacks: list[ev.FellBack] = []
         self.finished: ev.TaskFinished | None = None
+        self.ended = ""
         self.environment: ev.EnvironmentSeen | None = None
         self.versions: dict[str, str] = {}  # of runtimes, as they told them last
         self._dependents: dict[str, dict[str, None]] = {}
@@ -166,7 +168,8 @@ class Progress:
         one.tokens, one.cost, one.unmetered = event.tokens, event.cost, event.unmetered
         one.duration_s, one.branch = event.duration_s, event.branch
         one.session = event.session or one.session
-        one.runtime = event.runtime or one.runtime
+        one.runtime, one.role = event.runtime or one.runtime, event.role or one.role
+        one.model, one.attempt = event.model or one.model, event.attempt or one.attempt
         self._ready.pop(one.step.id, None)
         if event.status == "completed":
             for name in self._dependents.get(one.step.id, ()):
@@ -175,6 +178,13 @@ class Progress:
                 if not other.missing and other.status == "pending":
                     self._ready[name] = None
         elif event.status == "interrupted":
+            self._ready[one.step.id] = None
+
+    def cut_short(self, state: str, why: str = "") -> None:
+        """Take it that its process is gone in this state: what it was at was stopped there."""
+        self.ended = state
+        for one in self.in_flight():
+            one.status, one.error = "interrupted", why
             self._ready[one.step.id] = None
 
     def ready(self) -> Iterator[Step]:
@@ -198,14 +208,15 @@ class Progress:
 
     def doomed(self, name: str) -> list[str]:
         """Return every open step that can never start because this one failed, nearest first."""
-        found: dict[str, None] = {}
+        seen = {name}
         queue = [name]
         for here in queue:
             for other in self._dependents.get(here, ()):
-                if other not in found and self.steps[other].status == "pending":
-                    found[other] = None
+                # behind one that is known to be skipped there may be some that are not known yet
+                if other not in seen and self.steps[other].status in _NEVER_BEGAN:
+                    seen.add(other)
                     queue.append(other)
-        return list(found)
+        return [one for one in queue[1:] if self.steps[one].status == "pending"]
 
     @property
     def done(self) -> bool:

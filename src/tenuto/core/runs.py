@@ -54,6 +54,18 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     """It can be pointed at the metering gateway."""
     usage: UsageGrain = "none"
     """How finely it tells what it used."""
+    turns: bool = False
+    """It can be held to a number of requests for each prompt."""
+    unasking: bool = False
+    """It uses tools and can ask nobody: it is for tasks that allow all, and opens for no others."""
+
+
+def cannot_ask(name: str) -> tuple[str, str]:
+    """Return why a runtime is not taken that can ask nobody, and the way out."""
+    return (
+        f"{name} can ask nobody here before it uses a tool, and not everything is allowed",
+        "let it use all tools with --permissions allow, or install what can ask (codex-acp)",
+    )
 
 
 class Probe(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -107,6 +119,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     unasked: bool = False
     """All it would ask for is allowed: a runtime that cannot ask may then use what needs a yes."""
     max_turns: int | None = None
+    """How often it may ask its model for one prompt; None for as often as its budget allows."""
     title: str = ""
 
 

@@ -47,6 +47,7 @@ Herald = Callable[[str, str, str], None]
 """Told an execution, a step and how a model's server failed it; nothing once that answers. May block."""
 _TYPICAL_OUTPUT = 1024
 _TYPICAL_WINDOW = 200_000
+_NAME_MOST = 512
 _SYNC_EVERY_S = 1.0
 _NO_RETRY = [(b"x-should-retry", b"false")]
 
@@ -77,10 +78,15 @@ class Gateway:
         limits: Callable[[], BudgetLimits] = lambda: UNLIMITED,
         on_ask: Teller = _nobody,
         on_warn: Teller = _nobody,
+        lives: Callable[[str], bool] = lambda _: True,
         on_trouble: Herald = _nobody,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take what it works with; `about` is told to those who ask for its health."""
+        """Take what it works with; `about` is told to those who ask for its health.
+
+        `lives` tells whether an execution is still there: whoever has a token of one that is not is
+        refused.
+        """
         self.ledger = ledger
         self.prices = prices or Prices()
         self.last_active = time.monotonic()
@@ -92,6 +98,7 @@ class Gateway:
         self._limits = limits
         self._on_ask = on_ask
         self._on_warn = on_warn
+        self._lives = lives
         self._on_trouble = on_trouble
         self._troubled: dict[tuple[str, str], float] = {}
         self._telling: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -162,11 +169,23 @@ class Gateway:
         for key in request.candidates():
             found = passes.read(self._secret, key)
             if found is not None:
+                self._check_live(found[0])
                 return found
         raise _RefusedError(
             401,
             "Tenuto gateway: this is no token of a task of this project; start one: tenuto task",
         )
+
+    def _check_live(self, execution: str) -> None:
+        """Refuse whoever outlives its task: its driver said that it ends, or is gone."""
+        try:
+            grant = self.ledger.granted(execution)
+        except TenutoError as error:
+            raise _RefusedError(400, f"Tenuto budget: {error}") from error
+        if (grant is not None and grant.closed) or not self._lives(execution):
+            raise _RefusedError(
+                401, f"Tenuto gateway: the task of this token has ended ({execution})"
+            )
 
     async def _forward(
         self,
@@ -203,6 +222,8 @@ class Gateway:
             raise _RefusedError(400, "Tenuto gateway: the request is no JSON with a model in it")
         if ask.hidden:
             raise _RefusedError(400, f"Tenuto gateway: {ask.hidden}")
+        if len(ask.model) > _NAME_MOST:  # it would be kept for each request
+            raise _RefusedError(400, "Tenuto gateway: no model has so long a name")
         await self._counted(relay, kind, ask, whose, send)
 
     # One counted request
@@ -328,7 +349,7 @@ class Gateway:
     def _settle(
         self, reservation: str, dialect: Dialect, ask: Ask, usage: Usage, status: int
     ) -> None:
-        model, cost = usage.model or ask.model, Decimal(0)
+        model, cost = usage.model[:_NAME_MOST] or ask.model, Decimal(0)
         if usage.tokens.total:
             priced = self._price(model, dialect, usage)
             if priced is None and model != ask.model:

@@ -113,6 +113,7 @@ async def serve(
     prices: Prices | None = None,
     on_ask: Teller | None = None,
     on_warn: Teller | None = None,
+    lives: Callable[[str], bool] = lambda _: True,
     on_trouble: Herald | None = None,
 ) -> None:
     """Serve until a signal comes, or until nobody has asked for so long and nobody will."""
@@ -129,7 +130,7 @@ async def serve(
         "limits": limits, "on_ask": on_ask, "on_warn": on_warn, "on_trouble": on_trouble,
     }  # fmt: skip
     gateway = Gateway(
-        Ledger(home), where, passes.secret_of(home), client, prices=known, about=told,
+        Ledger(home), where, passes.secret_of(home), client, prices=known, about=told, lives=lives,
         **{name: value for name, value in optional.items() if value is not None},
     )  # fmt: skip
     config = uvicorn.Config(

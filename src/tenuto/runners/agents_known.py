@@ -256,8 +256,9 @@ def gemini(home: str, program: str = "gemini") -> AcpRunner:
         return _gemini_login(found, environ) if found.available else found
 
     hint = "run `gemini` once and log in, or set GEMINI_API_KEY"
+    able = msgspec.structs.replace(_TALKS, turns=True)
     return AcpRunner(
-        "gemini", family="gemini", launch=launch, look=look, capabilities=_TALKS, hint=hint
+        "gemini", family="gemini", launch=launch, look=look, capabilities=able, hint=hint
     )
 
 

@@ -54,6 +54,7 @@ class ClaudeRunner:
         system=True,
         metered=True,
         usage="request",
+        turns=True,
     )
 
     def __init__(

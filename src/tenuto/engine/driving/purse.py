@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tenuto.core.budget import Admission, BudgetLimits, Grant, Tokens
-from tenuto.core.errors import BudgetReached
+from tenuto.core.errors import BudgetReached, DiskFull
 from tenuto.core.plan import Step
 from tenuto.core.progress import StepProgress
 from tenuto.core.runs import Endpoint, Used
@@ -74,7 +74,7 @@ class Purse:
         hard = self._limits().hard if task.hard is None else task.hard
         before = self._ledger.granted(execution)
         self._bounded = task.max_cost is not None or task.max_tokens is not None
-        self._ledger.grant(
+        self._grant(
             Grant(
                 execution,
                 max_cost=task.max_cost,
@@ -86,13 +86,18 @@ class Purse:
             )
         )
 
+    def _grant(self, grant: Grant) -> None:
+        """Say what may be spent, unless an earlier life has said the same: each resume would add one."""
+        if self._ledger.granted(grant.execution, grant.step) != grant:
+            self._ledger.grant(grant)
+
     # Before a step
 
     async def before(self, step: Step) -> None:
         """Return when a step may begin; raise BudgetReached when it may not."""
         if step.max_cost is not None or step.max_tokens is not None:
             whole = self._ledger.granted(self._execution) or Grant(self._execution)
-            self._ledger.grant(
+            self._grant(
                 msgspec.structs.replace(
                     whole, step=step.id, max_cost=step.max_cost, max_tokens=step.max_tokens
                 )
@@ -113,7 +118,7 @@ class Purse:
 
     async def _ask(self, step: str, text: str) -> None:
         """Ask whether to go on past a bound; raise BudgetReached if not."""
-        decided = await self._desk.ask("budget", f"{text}: go on?", step)
+        decided = await self._desk.ask("budget", f"{text}: go on past it, to the task's end?", step)
         if not decided.allow:
             self._bounded = True
             budgets.deny(self._ledger, self._execution)
@@ -141,6 +146,11 @@ class Purse:
                 )
         return gateways.endpoint(self._gateway, self._execution, step.id)
 
+    def goes_on(self, step: Step) -> None:
+        """Note that a step speaks in the session of the one before it: counted as that one was."""
+        if step.continues in self._unmetered:
+            self._unmetered.add(step.id)
+
     async def _answers(self, info: GatewayInfo) -> bool:
         from tenuto.engine import gateways
 
@@ -154,7 +164,7 @@ class Purse:
         """Count what a runtime says it used, unless the gateway does; return why it must stop now."""
         if self.metered(step):
             return ""
-        tokens = Tokens(event.input, event.output, event.cache_read, event.cache_write)
+        tokens = Tokens.told(event.input, event.output, event.cache_read, event.cache_write)
         cost = self._prices.cost(event.model, tokens) if event.model else None
         self._ledger.record(self._execution, step, event.model, tokens, cost)
         found = self._ledger.judge(self._execution, step, self._limits())
@@ -214,11 +224,17 @@ class Purse:
             await asyncio.to_thread(gateways.wake, self._gateway)
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Let go of the ledger; what was handed out to reach the gateway serves nobody any more."""
         for task in self._asking:
             task.cancel()
-        self._ledger.sync()
-        self._ledger.close()
+        try:
+            if self._gateway is not None:
+                budgets.close(self._ledger, self._execution)
+            self._ledger.sync()
+        except DiskFull:
+            self._printer.note("the ledger finds no room; the gateway sees by itself that we end")
+        finally:
+            self._ledger.close()
 
 
 def _boundless(limits: BudgetLimits) -> bool:
