@@ -89,7 +89,7 @@ class Walker:
         printer: Printer,
         chooser: Chooser,
         purse: Purse,
-        nursery: Callable[[Callable[[str], None]], Nursery],
+        nursery: Callable[[Callable[[str], None], bool], Nursery],
         brief: Callable[[Step, str], Brief],
         places: Workplaces,
         policy: PermissionPolicy,
@@ -307,7 +307,8 @@ class Walker:
         )
         if request.max_turns is not None and not runner.capabilities.turns:
             self._warn(step, f"{chosen.name} takes no bound on its turns, only a budget holds it")
-        session = await runner.open(request, self._nursery(started))
+        nursery = self._nursery(started, request.endpoint is not None)
+        session = await runner.open(request, nursery)
         return session, request.session is not None
 
     def _earlier(self, step: Step, runtime: str) -> str:
