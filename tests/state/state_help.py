@@ -35,6 +35,10 @@ side = "state_runners:SideRunner"
 versioned = "state_runners:VersionedRunner"
 program = "state_runners:ProgramRunner"
 stubborn = "state_runners:StubbornRunner"
+looked_for = "state_runners:LookedForRunner"
+flaky = "state_runners:FlakyRunner"
+tool = "state_runners:ToolRunner"
+echo = "tenuto.testing.agents:EchoRunner"
 """
 A = Step("a", "[[say:first]] one")
 B = Step("b", "[[hang]] two", depends_on=("a",))

@@ -8,7 +8,15 @@ import signal
 from collections.abc import AsyncIterator, Mapping
 
 from tenuto.core.ports import Child, Nursery
-from tenuto.core.runs import Finished, Probe, RunEvent, RunRequest, SessionOpened
+from tenuto.core.runs import (
+    Finished,
+    Probe,
+    RunEvent,
+    RunRequest,
+    SessionOpened,
+    ToolBegan,
+    ToolEnded,
+)
 from tenuto.testing.agents import EchoRunner, EchoSession
 
 
@@ -110,3 +118,65 @@ class StubbornRunner(ProgramRunner):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
         return await super().open(request, nursery)
+
+
+def _note(line: str) -> None:
+    fd = os.open(os.environ["TENUTO_TEST_SIDE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(fd, f"{line}\n".encode())
+    os.close(fd)
+
+
+def _may_go() -> bool:
+    return os.path.exists(os.environ["TENUTO_TEST_GO"])
+
+
+class LookedForRunner(EchoRunner):
+    """It takes for ever to find out whether it is there, until a file says that it is."""
+
+    def __init__(self) -> None:
+        super().__init__("looked_for", "looked_for")
+
+    async def probe(self, environ: Mapping[str, str]) -> Probe:
+        _note("looking")
+        while not _may_go():
+            await asyncio.sleep(0.01)
+        return Probe(available=True, version="1")
+
+
+class FlakyRunner(EchoRunner):
+    """Its model has no room for anybody, until a file says otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__("flaky", "flaky")
+
+    async def open(self, request: RunRequest, nursery: Nursery) -> EchoSession:
+        session = await super().open(request, nursery)
+        prompt = session.prompt
+
+        async def refused(text: str) -> AsyncIterator[RunEvent]:
+            async for event in prompt(text if _may_go() else f"[[fail:overloaded]] {text}"):
+                yield event
+
+        session.prompt = refused  # type: ignore[method-assign]
+        return session
+
+
+class ToolRunner(EchoRunner):
+    """Is inside a tool until it is interrupted, or a file says that the tool is done."""
+
+    def __init__(self) -> None:
+        super().__init__("tool", "tool")
+
+    async def open(self, request: RunRequest, nursery: Nursery) -> EchoSession:
+        session = await super().open(request, nursery)
+        prompt = session.prompt
+
+        async def within(text: str) -> AsyncIterator[RunEvent]:
+            yield ToolBegan("call", "Bash", {"command": "make"})
+            async for event in prompt(text if _may_go() else f"[[hang]] {text}"):
+                if isinstance(event, Finished):
+                    yield ToolEnded("call", event.ok, "done")
+                yield event
+
+        session.prompt = within  # type: ignore[method-assign]
+        return session

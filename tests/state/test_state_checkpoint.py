@@ -12,7 +12,21 @@ from pathlib import Path
 import pytest
 from cli_help import CommandLine
 from engine_help import events_of, main_pid, require
-from state_help import A, B, C, await_event, begin, blocking, ended, in_step, step_done, stopped
+from state_help import (
+    A,
+    B,
+    C,
+    await_event,
+    begin,
+    blocking,
+    ended,
+    in_step,
+    let_go,
+    ran,
+    resume,
+    step_done,
+    stopped,
+)
 
 from tenuto import DiskFull, Engine, InvalidInput, KeeperUnreachable, UnknownExecution
 from tenuto.core.ids import new_id
@@ -203,6 +217,52 @@ def test_a_checkpoint_on_a_full_disk_says_so_and_the_task_goes_on(disk: Path, pr
         filler.unlink()
         assert saved.checkpoint(engine, execution_id).seq > good.seq
         assert engine.interrupt(execution_id).state is State.INTERRUPTED
+
+
+@pytest.mark.promise("D2", "D3")
+def test_an_interrupt_on_a_full_disk_says_what_is_saved_and_it_goes_on_once_there_is_room(
+    disk: Path, project: Project
+):
+    with blocking(project) as engine:
+        execution_id = begin(engine, A, B, C)
+        in_step(engine, execution_id, "b")
+        filler = disk / "filler"
+        with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(b"x" * 4096)
+        stopped = engine.interrupt(execution_id)
+        assert stopped.state is State.INTERRUPTED
+        assert "1 of 3 steps completed and saved (a)" in stopped.hint
+        filler.unlink()
+        let_go()
+        resume(engine, execution_id)
+        assert ended(engine, execution_id)
+        assert (ran().count("a"), ran().count("c")) == (1, 1)
+
+
+@pytest.mark.promise("D2", "D3", "X11")
+@pytest.mark.parametrize("fault", ["state-written:2", "state-previous-kept:2", "state-replaced:3"])
+def test_a_driver_that_is_killed_while_it_checkpoints_has_lost_nothing(
+    agents: Path, project: Project, monkeypatch: pytest.MonkeyPatch, fault: str
+):
+    with (agents / "tenuto.toml").open("a") as file:
+        file.write("[checkpoint]\nevery = 1000\n")
+    monkeypatch.setenv("TENUTO_FAULT", fault)
+    with blocking(project) as engine:
+        execution_id = begin(engine, A, B, C)
+    monkeypatch.delenv("TENUTO_FAULT")
+    with blocking(project) as engine:
+        in_step(engine, execution_id, "b")
+        found = saved.checkpoint(engine, execution_id)  # from the tape, then
+        assert found.state.cursor.finished == ("a",)
+        assert decode_state(Path(found.path).read_bytes()) == found.state
+        assert engine.show(execution_id).state is State.LOST
+        let_go()
+        resume(engine, execution_id)
+        assert ended(engine, execution_id)
+        assert (ran().count("a"), ran().count("c")) == (1, 1)
+    names = os.listdir(project.folder(execution_id))
+    assert not [one for one in names if one.endswith((".new", ".prev"))]
 
 
 # Surfaces

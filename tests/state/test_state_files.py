@@ -6,6 +6,8 @@ import errno
 import hashlib
 import json
 import os
+import subprocess
+import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -44,7 +46,13 @@ from tenuto.core.task_events import (
     Warned,
 )
 from tenuto.stores import states
-from tenuto.stores.states import keep_state, kept_states, read_state, write_state
+from tenuto.stores.states import (
+    clear_unfinished,
+    keep_state,
+    kept_states,
+    read_state,
+    write_state,
+)
 
 ID = new_id()
 SPEC = Spec("task", ("python",), "/work", title="a thing", task={"text": "do it", "runtime": "x"})
@@ -234,6 +242,55 @@ def test_a_write_that_fails_anywhere_leaves_the_old_state_and_nothing_else(
     assert (tmp_path / "state.json").read_bytes() == before
     assert [name for name in os.listdir(tmp_path) if name.endswith(".new")] == []
     assert read_state(str(tmp_path), ID).state == state
+
+
+@pytest.mark.promise("D5", "D1")
+def test_what_a_killed_writer_left_is_cleared_and_a_live_ones_is_not(
+    tmp_path: Path, state: ExecutionState
+):
+    child = subprocess.Popen(["true"])
+    child.wait()
+    write_state(str(tmp_path), state, True)
+    dead = f"{child.pid}-{child.pid}"
+    unfinished = [f"state.json.{dead}.new", f"state.json.{dead}.prev", f"state.7.json.{dead}.new"]
+    others = [f"state.json.{os.getpid()}-7.new", "state.7.json", "tape", "state.json.x.new"]
+    for name in (*unfinished, *others):
+        (tmp_path / name).write_text("{")
+    clear_unfinished(str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == sorted(["state.json", *others])
+
+
+@pytest.mark.promise("D5")
+def test_a_death_between_the_two_renames_leaves_nothing_behind_in_the_end(
+    tmp_path: Path, state: ExecutionState
+):
+    """Then both names are of one file, and renaming a third one of it does nothing at all."""
+    write_state(str(tmp_path), state, True)
+    os.link(tmp_path / "state.json", tmp_path / "state.prev.json")
+    write_state(str(tmp_path), state, True)
+    assert sorted(os.listdir(tmp_path)) == ["state.json", "state.prev.json"]
+
+
+@pytest.mark.promise("D1")
+def test_writers_in_several_threads_do_not_meet(tmp_path: Path, state: ExecutionState):
+    """Two interrupts at once, in one process, both save what they found."""
+    problems: list[BaseException] = []
+
+    def often() -> None:
+        try:
+            for _ in range(50):
+                write_state(str(tmp_path), state, False)
+                assert read_state(str(tmp_path), ID).problems == ()
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=often) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert problems == []
+    assert sorted(os.listdir(tmp_path)) == ["state.json", "state.prev.json"]
 
 
 @pytest.mark.promise("D2")

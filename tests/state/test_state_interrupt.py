@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,30 @@ def test_the_command_line_says_what_was_stopped(cli: CommandLine, tasks: Blockin
     assert again.returncode == 0
     assert "interrupted before" in again.stdout
     assert cli("interrupt", new_id()).returncode == 1
+
+
+STARTS = """
+import os, signal
+from tenuto.engine.blocking import BlockingEngine
+from tenuto.engine.work import Options
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+engine = BlockingEngine.open_here()
+engine.launcher.prepare()
+os.killpg(0, signal.SIGINT)
+execution_id, sock = engine.start(engine.command(["true"], Options()))
+print(engine.wait(execution_id, 60, sock=sock).state)
+engine.close()
+"""
+
+
+@pytest.mark.promise("D3", "X11")
+def test_an_interrupt_does_not_reach_a_keeper_that_is_being_started(agents: Path):
+    """A driver's group is sent SIGINT, perhaps while it starts a runtime: that is not its failure."""
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS], capture_output=True, text=True, timeout=90, check=False,
+        start_new_session=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("succeeded\n", "")
 
 
 # Takeover

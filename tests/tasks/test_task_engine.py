@@ -17,6 +17,7 @@ from tenuto import Engine, InvalidInput, NotRunning
 from tenuto.core.errors import InvalidPlan, UnknownName
 from tenuto.core.plan import Retry, Step
 from tenuto.core.states import WaitingFor
+from tenuto.engine.tasks import result_document
 from tenuto.stores.layout import Project
 
 pytestmark = pytest.mark.asyncio
@@ -230,6 +231,19 @@ async def test_what_may_pass_is_tried_again_after_a_pause_that_doubles(
     assert (snapshot.reason, value(snapshot)["steps"][0]["attempts"]) == ("overloaded", 3)
     said = [one["what"]["text"] for one in events_of(project, snapshot.id, "step_said")]
     assert [text.partition(":")[0] for text in said] == ["try 2 in 0.05 s", "try 3 in 0.1 s"]
+
+
+@pytest.mark.promise("R2", "U1")
+async def test_what_a_runtime_tries_again_is_shown_until_it_goes_on(
+    tasks: Engine, project: Project
+) -> None:
+    snapshot = await tasks.task("[[retry:529]] [[hang]]", wait=0)
+    await tasks.wait(snapshot.id, until="echo tries again: again", up_to=60)
+    shown = progress(project, snapshot.id)
+    assert (shown.steps["task"].status, shown.steps["task"].trouble) == ("running", "again")
+    assert result_document(shown)["steps"][0]["trouble"] == "again"
+    await tasks.interrupt(snapshot.id)
+    assert not progress(project, snapshot.id).steps["task"].trouble
 
 
 @pytest.mark.promise("G2")

@@ -95,23 +95,30 @@ def fill(home: Path) -> Path:
     return filler
 
 
-@pytest.mark.promise("D2", "X2")
-def test_a_checkpoint_without_room_is_not_called_safe_and_the_task_goes_on_once_there_is(
-    disk: Path, project: Project
-) -> None:
+def held_up(engine: BlockingEngine, disk: Path) -> tuple[str, Path]:
+    """Return a task whose first step ended and finds no room for that, and what takes the room."""
     go = disk.parent / "go"
     work = plan(
         Step("a", f"[[await:{go}]] [[say:{'long ' * 40_000}]]"), Step("b", "[[say:after]]", ("a",))
     )
+    execution_id = begin(engine, plan=work, strategy="parallel", runtime="side")
+    until(engine, execution_id, lambda: "begin a" in side())
+    filler = fill(disk)
+    go.write_text("")
+
+    def waits() -> bool:
+        return engine.show(execution_id).waiting_for is WaitingFor.DISK
+
+    until(engine, execution_id, waits)
+    return execution_id, filler
+
+
+@pytest.mark.promise("D2", "X2")
+def test_a_checkpoint_without_room_is_not_called_safe_and_the_task_goes_on_once_there_is(
+    disk: Path, project: Project
+) -> None:
     with blocking(project) as engine:
-        execution_id = begin(engine, plan=work, strategy="parallel", runtime="side")
-        until(engine, execution_id, lambda: "begin a" in side())
-        filler = fill(disk)
-        go.write_text("")
-        until(
-            engine, execution_id,
-            lambda: engine.show(execution_id).waiting_for is WaitingFor.DISK,
-        )  # fmt: skip
+        execution_id, filler = held_up(engine, disk)
         assert "begin b" not in side(), "nothing is built on what is not safe"
         assert not finished(project, execution_id)
         filler.unlink()
@@ -127,19 +134,8 @@ def test_a_checkpoint_without_room_is_not_called_safe_and_the_task_goes_on_once_
 def test_a_driver_killed_on_a_full_disk_has_not_succeeded_and_goes_on_later(
     disk: Path, project: Project
 ) -> None:
-    go = disk.parent / "go"
-    work = plan(
-        Step("a", f"[[await:{go}]] [[say:{'long ' * 40_000}]]"), Step("b", "[[say:after]]", ("a",))
-    )
     with blocking(project) as engine:
-        execution_id = begin(engine, plan=work, strategy="parallel", runtime="side")
-        until(engine, execution_id, lambda: "begin a" in side())
-        filler = fill(disk)
-        go.write_text("")
-        until(
-            engine, execution_id,
-            lambda: engine.show(execution_id).waiting_for is WaitingFor.DISK,
-        )  # fmt: skip
+        execution_id, filler = held_up(engine, disk)
         os.kill(main_pid(project, execution_id), signal.SIGKILL)
         filler.unlink()
         list(engine.follow(execution_id))

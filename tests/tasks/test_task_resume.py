@@ -7,9 +7,10 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from engine_help import events_of, main_pid
+from engine_help import await_death, events_of, keeper_pid, main_pid
 from task_help import (
     begin,
     blocking,
@@ -24,7 +25,13 @@ from task_help import (
 )
 
 from tenuto import Snapshot
-from tenuto.core.errors import InvalidInput, NotFinished, TenutoError, UnknownExecution
+from tenuto.core.errors import (
+    InvalidInput,
+    NotFinished,
+    NotRunning,
+    TenutoError,
+    UnknownExecution,
+)
 from tenuto.core.plan import Plan, Step
 from tenuto.core.states import State
 from tenuto.engine.blocking import BlockingEngine
@@ -139,6 +146,33 @@ def test_a_step_that_was_interrupted_goes_on_in_its_session(
     assert engine.kill(execution_id).state == "killed"
 
 
+@pytest.mark.promise("D3", "R1")
+def test_a_session_that_its_runtime_does_not_have_is_begun_anew(
+    engine: BlockingEngine, project: Project
+) -> None:
+    """It was killed before the runtime had kept it, or it was cleaned away since."""
+    work = plan(Step("a", "[[say:first]]"), Step("b", "[[hang]] [[say:second]]", ("a",)))
+    execution_id = begin(engine, plan=work, strategy="parallel", runtime="side")
+    while side().count("begin b") < 1:
+        engine.wait(execution_id, 0.02)
+    assert engine.interrupt(execution_id).state == "interrupted"
+    gone = progress(project, execution_id).steps["b"].session
+    os.unlink(os.path.join(os.environ["TENUTO_ECHO_HOME"], f"{gone}.json"))
+    resume(engine, execution_id)
+    while side().count("begin b") < 2:
+        assert not engine.wait(execution_id, 0.02).done
+    again = progress(project, execution_id).steps["b"]
+    assert (again.status, again.attempt) == ("running", 3)
+    assert again.session != gone
+    told = [one["what"] for one in events_of(project, execution_id, "step_said")]
+    assert [one["text"] for one in told if one["type"] == "retried"] == [
+        f"there is no session {gone} (begin a new one); a new session begins"
+    ]
+    assert engine.kill(execution_id).state == "killed"
+    said = "".join(one.text for one in engine.logs(execution_id))
+    assert f"there is no session {gone}" in said and "; a new session begins" in said
+
+
 @pytest.mark.promise("D3")
 @pytest.mark.parametrize(("fate", "ran"), [("retry", 2), ("skip", 1)])
 def test_what_becomes_of_a_step_that_was_cut_short_is_its_own_choice(
@@ -188,6 +222,29 @@ def test_a_step_that_asks_is_run_again_only_if_somebody_says_so(
         list(engine.follow(execution_id))
         assert ended(engine, execution_id).state == ("succeeded" if allow else "failed")
         assert len(started(project, execution_id)) == (2 if allow else 1)
+
+
+@pytest.mark.promise("D3", "B2")
+def test_a_decision_that_meets_a_dying_task_is_told_that_it_is_lost(
+    engine: BlockingEngine, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tenuto.dispatch import control
+    from tenuto.engine.tasks import decide
+
+    execution_id = begin(engine, "[[ask:Bash]]", permissions="ask")
+    assert engine.wait(execution_id, PATIENCE).waiting_for == "approval"
+    request = control.request
+
+    def dying(*words: Any, **more: Any) -> Any:
+        monkeypatch.setattr(control, "request", request)
+        pid = keeper_pid(project, execution_id)
+        os.kill(pid, signal.SIGKILL)
+        assert await_death(pid)
+        return request(*words, **more)
+
+    monkeypatch.setattr(control, "request", dying)
+    with pytest.raises(NotRunning, match="lost: it asks nothing any more"):
+        decide(engine, execution_id, True)
 
 
 # Who may

@@ -1,4 +1,4 @@
-"""tenuto ps: what needs someone, what runs, what is done."""
+"""tenuto ps: what needs someone, what runs, what can go on, what is done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenuto.cli.table import table
 from tenuto.cli.words import state_of
 from tenuto.core.ids import short
 from tenuto.core.quantities import brief_duration
-from tenuto.core.states import ENDED, LIVE, State
+from tenuto.core.states import ENDED, LIVE, RESUMABLE, State
 from tenuto.engine.reports import serves
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
 _DONE_MOST = 50
+_STOPPED_MOST = 5
 _HEADER = ("ID", "STATE", "TIME", "LINES", "TITLE")
 
 
@@ -51,6 +52,8 @@ def ps(args: argparse.Namespace, console: Console) -> int:
         if args.watch and os.isatty(OUT) and not console.json:
             return _watch(engine, args, console)
         found = _found(engine, args)
+        if not console.json and not console.quiet:
+            found += _stopped(engine, args, found)
         if console.json:
             from tenuto.engine.documents import execution_document
 
@@ -88,12 +91,30 @@ def _found(engine: BlockingEngine, args: argparse.Namespace) -> list[Snapshot]:
     return live if narrowed else live + [one for one in engine.at_work() if one.done]
 
 
+def _stopped(
+    engine: BlockingEngine, args: argparse.Namespace, found: Sequence[Snapshot]
+) -> list[Snapshot]:
+    """Return the newest tasks that can be resumed, where nothing narrower was asked for."""
+    narrowed = args.all or args.state or args.text or args.only_async
+    if narrowed or args.kind not in (None, "task"):
+        return []
+    most = args.n or _STOPPED_MOST
+    stopped = engine.list(states=tuple(RESUMABLE), kind="task", most=most)
+    known = {one.id for one in found}
+    return [one for one in stopped if one.id not in known]
+
+
+def _can_go_on(one: Snapshot) -> bool:
+    return one.kind == "task" and one.state in RESUMABLE and not one.left_behind
+
+
 def _lines(found: Sequence[Snapshot], console: Console) -> list[str]:
     groups = {
         "Needs you": [one for one in found if one.waiting_for is not None],
         "Running": [one for one in found if one.running and one.waiting_for is None],
         "Left processes behind": [one for one in found if one.left_behind],
-        "Done": [one for one in found if one.done and not one.left_behind],
+        "Can go on: tenuto resume ID": [one for one in found if _can_go_on(one)],
+        "Done": [one for one in found if one.done and not one.left_behind and not _can_go_on(one)],
     }
     ordered = [one for group in groups.values() for one in group]
     # one table, so that the columns of all groups stand under each other
@@ -123,6 +144,7 @@ def _watch(engine: BlockingEngine, args: argparse.Namespace, console: Console) -
     try:
         while True:
             found = _found(engine, args)
+            found += _stopped(engine, args, found)
             lines = _lines(found, console) if found else ["Nothing is running."]
             rows = os.get_terminal_size(OUT).lines or 1000  # 0: it does not say
             text = "\r\n".join(lines[: max(1, rows - 1)])

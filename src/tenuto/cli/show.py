@@ -55,9 +55,14 @@ def show(args: argparse.Namespace, console: Console) -> int:
                 from tenuto.engine.tasks import result_document
 
                 document["task"] = result_document(progress)
+                document["checkpoint"] = _newest(engine, execution)
             console.document(redactor.data(document))
             return 0
-        lines = pairs(_facts(snapshot, execution, engine, console))
+        facts = _facts(snapshot, execution, engine, console)
+        if progress is not None and (newest := _newest(engine, execution)) is not None:
+            told = f"{newest['seq']}: {newest['what']}, {newest['time']}"
+            facts.append(("checkpoint", one_line(told)))
+        lines = pairs(facts)
         if progress is not None:
             from tenuto.cli.task import questions, summary
 
@@ -77,6 +82,16 @@ def _progress(engine: BlockingEngine, execution: Execution) -> Progress | None:
     from tenuto.engine.tasks import progress_now
 
     return progress_now(engine.project, execution.id)
+
+
+def _newest(engine: BlockingEngine, execution: Execution) -> dict[str, Any] | None:
+    """Return the newest checkpoint of a task, if it has one."""
+    from tenuto.engine.saved import checkpoints_of
+
+    places = checkpoints_of(engine, execution.id)
+    if not places:
+        return None
+    return {"seq": places[-1].seq, "time": iso(places[-1].time_ns), "what": places[-1].what}
 
 
 def _document(snapshot: Snapshot, execution: Execution) -> dict[str, Any]:

@@ -229,7 +229,9 @@ def summary(progress: Progress) -> list[str]:
         what = f"{one.step.id}: {one.status}"
         if one.runtime:
             what += f" ({', '.join(part for part in (one.role, one.runtime, one.model) if part)})"
-        if one.error and one.status != "completed":
+        if one.trouble:
+            what += f": {one_line(one.trouble)}; {one.runtime} may try again"
+        elif one.error and one.status != "completed":
             what += f": {one_line(one.error)}"
         lines.append(what)
     tokens = progress.tokens

@@ -11,7 +11,9 @@ from tenuto.core.plan import Plan, Step
 from tenuto.core.rounds import extended
 from tenuto.core.task_events import StepStatus
 
-_OF_STEPS = (ev.StepStarted, ev.StepSession, ev.StepUsed, ev.StepFinished)
+_OF_STEPS = (ev.StepStarted, ev.StepSession, ev.StepSaid, ev.StepUsed, ev.StepFinished)
+_NEVER_BEGAN: frozenset[StepStatus] = frozenset({"pending", "skipped_dependency_failed"})
+_TROUBLE = ("model_failed", "retried")
 _OPEN: frozenset[StepStatus] = frozenset({"pending", "running", "interrupted"})
 
 
@@ -26,6 +28,7 @@ class StepProgress:
         self.output = self.error = self.kind = ""
         self.runtime = self.role = self.model = self.session = self.reason = ""
         self.execution = self.branch = self.cwd = ""
+        self.trouble = ""  # how its model failed it, while the runtime tries again by itself
         self.tokens = Tokens()
         self.cost: Decimal | None = None
         self.unmetered = False
@@ -82,6 +85,8 @@ class Progress:
                 one.session, one.execution = event.session, event.execution
                 if event.version:
                     self.versions[one.runtime] = event.version
+            case ev.StepSaid(what=what):
+                one.trouble = str(what.get("text", "")) if what.get("type") in _TROUBLE else ""
             case ev.StepUsed():
                 one.tokens += event.tokens
             case ev.StepFinished():
@@ -153,16 +158,18 @@ class Progress:
     def _started(self, one: StepProgress, event: ev.StepStarted) -> None:
         one.status, one.attempt = "running", event.attempt
         one.runtime, one.role, one.model = event.runtime, event.role, event.model
-        one.reason, one.cwd = event.reason, event.cwd
+        one.reason, one.cwd, one.trouble = event.reason, event.cwd, ""
         self._ready.pop(one.step.id, None)
 
     def _finished(self, one: StepProgress, event: ev.StepFinished, time_ns: int) -> None:
         one.status, one.ended_ns = event.status, time_ns
         one.output, one.error, one.kind = event.output, event.error, event.kind
+        one.trouble = ""
         one.tokens, one.cost, one.unmetered = event.tokens, event.cost, event.unmetered
         one.duration_s, one.branch = event.duration_s, event.branch
         one.session = event.session or one.session
-        one.runtime = event.runtime or one.runtime
+        one.runtime, one.role = event.runtime or one.runtime, event.role or one.role
+        one.model, one.attempt = event.model or one.model, event.attempt or one.attempt
         self._ready.pop(one.step.id, None)
         if event.status == "completed":
             for name in self._dependents.get(one.step.id, ()):
@@ -201,14 +208,15 @@ class Progress:
 
     def doomed(self, name: str) -> list[str]:
         """Return every open step that can never start because this one failed, nearest first."""
-        found: dict[str, None] = {}
+        seen = {name}
         queue = [name]
         for here in queue:
             for other in self._dependents.get(here, ()):
-                if other not in found and self.steps[other].status == "pending":
-                    found[other] = None
+                # behind one that is known to be skipped there may be some that are not known yet
+                if other not in seen and self.steps[other].status in _NEVER_BEGAN:
+                    seen.add(other)
                     queue.append(other)
-        return list(found)
+        return [one for one in queue[1:] if self.steps[one].status == "pending"]
 
     @property
     def done(self) -> bool:

@@ -24,6 +24,7 @@ ErrorKind = Literal[
     "server",  # another 5xx
     "network",  # no connection, or a stream that was cut
     "protocol",  # what it said makes no sense
+    "session",  # it has nothing left of the session that was to be taken up
     "crash",  # the process ended without its last word
     "turns",  # it used up the turns that it was given
     "failed",  # the agent itself said that it failed

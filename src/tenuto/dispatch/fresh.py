@@ -33,6 +33,7 @@ def spawn(ahead: int, source: str, image: Sequence[str] = ()) -> tuple[socket.so
             [sys.executable, "-I", "-S", "-c", BOOT, source, str(_JOBS_FD), str(ahead), *image],
             {**_MEMORY, **{key: os.environ[key] for key in _PASSED_ON if key in os.environ}},
             file_actions=[(os.POSIX_SPAWN_DUP2, far.fileno(), _JOBS_FD)],
+            setpgroup=0,  # a signal to our own group, such as an interrupt, is not for a keeper
             setsigmask=[],  # a keeper that inherits a blocked SIGCHLD never learns of an end
             setsigdef=list(range(1, 32)),
         )

@@ -43,6 +43,7 @@ def main(words: Sequence[str] | None = None) -> int:
             on_ask=partial(gateways.tell, project, "ask"),
             on_warn=partial(gateways.tell, project, "warn"),
             lives=lambda execution: is_kept(project.folder(execution)),
+            on_trouble=partial(gateways.tell_of_trouble, project),
         )
     )
     return 0

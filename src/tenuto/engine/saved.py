@@ -30,7 +30,7 @@ from tenuto.dispatch import control
 from tenuto.engine.tasks import task_of
 from tenuto.keeper.frames import EVENT
 from tenuto.stores.layout import Project, as_error
-from tenuto.stores.states import read_state, write_state
+from tenuto.stores.states import clear_unfinished, read_state, sync_names, sync_tape, write_state
 from tenuto.stores.tape import TapeReader
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     state: ExecutionState
 
 
-class Known(msgspec.Struct, frozen=True):
+class SavedState(msgspec.Struct, frozen=True):
     """What is known of a task, and what was wrong with what was read."""
 
     state: ExecutionState
@@ -91,7 +91,7 @@ def checkpoints_of(engine: BlockingEngine, execution_id: str) -> list[Checkpoint
     return checkpoints(task_events(engine.project.folder(execution.id)))
 
 
-def state_of(engine: BlockingEngine, execution_id: str) -> Known:
+def state_of(engine: BlockingEngine, execution_id: str) -> SavedState:
     """Return a task's state, from its tape; where that is damaged, completed by its state file."""
     whole = engine.resolve(execution_id)
     folder = engine.project.folder(whole)
@@ -107,11 +107,11 @@ def state_of(engine: BlockingEngine, execution_id: str) -> Known:
                 f"neither the tape nor a state file of {short(whole)} can be read",
                 "start the task anew",
             )
-        return Known(read.state, (*problems, f"this is its {read.name}: its spec is damaged"))
+        return SavedState(read.state, (*problems, f"this is its {read.name}: its spec is damaged"))
     task_of(fold.execution.spec)
     if damaged and read.state is not None:
         mend(fold.progress, read.state)
-    return Known(fold.state(), tuple(problems))
+    return SavedState(fold.state(), tuple(problems))
 
 
 def save(project: Project, execution_id: str) -> ExecutionState | None:
@@ -126,11 +126,14 @@ def save(project: Project, execution_id: str) -> ExecutionState | None:
         return None
     state = fold.state()
     read = read_state(folder, execution_id, project.quarantine)
-    if read.newer is None and (read.state is None or read.state.sha256 != state.sha256):
-        try:
+    try:
+        sync_tape(folder)  # its keeper may be gone without having done so, or be about to
+        sync_names(folder)
+        clear_unfinished(folder)
+        if read.newer is None and (read.state is None or read.state.sha256 != state.sha256):
             write_state(folder, state, True)
-        except OSError as error:
-            raise as_error(error, f"the state of {short(execution_id)} is not saved") from error
+    except OSError as error:
+        raise as_error(error, f"the state of {short(execution_id)} is not saved") from error
     return state
 
 
@@ -175,6 +178,10 @@ def _ask(engine: BlockingEngine, execution_id: str) -> Checkpoint | None:
             "make room with: tenuto clean --older 7d",
         )
     folder = engine.project.folder(execution_id)
+    try:
+        sync_tape(folder)  # its record can be read before it is safe, and one can fork from there
+    except OSError as error:
+        raise as_error(error, f"the checkpoint of {short(execution_id)} is not safe") from error
     read = read_state(folder, execution_id)
     state = read.state
     if state is None:  # another process has put it aside since

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import msgspec
 
 from tenuto.core.errors import InvalidInput, InvalidPlan, NotRunning
+from tenuto.core.execution import Execution
 from tenuto.core.ids import short
 from tenuto.core.plan import MergeMode, Plan, check_plan, read_plan
 from tenuto.core.progress import Progress
@@ -265,10 +266,7 @@ def decide(
     execution = engine.execution(whole)
     task_of(execution.spec)
     if not execution.live:
-        raise NotRunning(
-            f"{short(whole)} is {execution.state}: it asks nothing any more",
-            f"see: tenuto show {short(whole)}",
-        )
+        raise _asks_nothing(execution)
     open_ones = progress_of(folder).asked
     wanted = set(open_ones) if n is None else {n}
     if not open_ones or not wanted <= set(open_ones):
@@ -279,9 +277,19 @@ def decide(
         )
     message = {"type": "decide", "allow": allow, "why": why, "by": by or _user()}
     with engine.watch(whole) as watch:
-        for number in sorted(wanted):
-            control.request(folder, "tell", message={**message, "n": number})
+        try:
+            for number in sorted(wanted):
+                control.request(folder, "tell", message={**message, "n": number})
+        except control.NoKeeper:  # it died just now
+            raise _asks_nothing(engine.execution(whole)) from None
         return _until_decided(watch, wanted)
+
+
+def _asks_nothing(execution: Execution) -> NotRunning:
+    name = short(execution.id)
+    return NotRunning(
+        f"{name} is {execution.state}: it asks nothing any more", f"see: tenuto show {name}"
+    )
 
 
 def _until_decided(watch: Watch, wanted: set[int]) -> list[Decided]:
@@ -314,7 +322,7 @@ def result_document(progress: Progress, most: int | None = None) -> dict[str, An
         {
             "id": one.step.id, "status": one.status, "role": one.role, "runtime": one.runtime,
             "model": one.model, "attempts": one.attempt,
-            "output": one.output[:each], "error": one.error[:each],
+            "output": one.output[:each], "error": one.error[:each], "trouble": one.trouble,
             "tokens_in": one.tokens.input + one.tokens.cache_read + one.tokens.cache_write,
             "tokens_out": one.tokens.output, "cost": _money(one.cost),
             "unmetered": one.unmetered, "duration_s": one.duration_s, "session": one.session,

@@ -106,10 +106,11 @@ async def kill_all(service: Service) -> Reply:
 async def interrupt(service: Service, given: Arguments, caller: Caller) -> Reply:
     """Ask one to stop, and insist."""
     del caller
-    snapshot = await service.engine.interrupt(given.get("execution_id"))
+    found = await service.engine.show(given.get("execution_id"))
+    snapshot = await service.engine.interrupt(found.id)
     service.changed()
     if snapshot.kind == "task":
-        return await task_tools.interrupted(service, snapshot)
+        return await task_tools.interrupted(service, snapshot, found.done)
     text = f"Execution {snapshot.id} is {snapshot.state}. Its output is kept."
     return Reply(text, {"message": text, **replies.facts(snapshot)})
 

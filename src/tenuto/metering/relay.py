@@ -46,6 +46,8 @@ class Relay:
         self._reader: Reader | None = None
         self.status = 0
         """The upstream's, once it has answered."""
+        self.cut = False
+        """Its answer broke off."""
 
     def usage(self, asked: int) -> Usage:
         """Return what the request used, as far as it is known by now."""
@@ -91,7 +93,7 @@ class Relay:
             settle(self.usage(asked), self.status)
             await send({"type": "http.response.body", "body": listener.rest()})
         except _errors():
-            return  # settled by our caller with what is known; the client's answer ends here too
+            self.cut = True  # settled by our caller with what is known; the client's ends here too
         finally:
             await response.aclose()
 

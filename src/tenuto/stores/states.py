@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from contextlib import suppress
 
@@ -11,13 +12,17 @@ import msgspec
 
 from tenuto.core.errors import NewerState, StateDamaged
 from tenuto.core.state import ExecutionState, decode_state, encode_state
+from tenuto.keeper import procfs
 from tenuto.keeper.faults import point
 from tenuto.stores.layout import make_private
+from tenuto.stores.tape import NAME as TAPE
 
 NAME = "state.json"
 PREVIOUS = "state.prev.json"
 _KEPT = re.compile(r"state\.(\d+)\.json")
+_UNFINISHED = re.compile(r"state\.(?:\d+\.)?json\.(\d+)-\d+\.(?:new|prev)")
 _MOST = 512 * 1024 * 1024
+_ABOVE = 5  # its own folder, the day's, that of all days, the project's, and where that is
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -37,7 +42,7 @@ def write_state(folder: str, state: ExecutionState, safe: bool, as_name: str = N
     The state before it stays beside it. Raises OSError where there is no room; then nothing changed.
     """
     path = os.path.join(folder, as_name)
-    new = f"{path}.{os.getpid()}.new"
+    new = f"{path}.{_own()}.new"
     try:
         _write(new, encode_state(state), safe)
         point("state-written")
@@ -53,6 +58,11 @@ def write_state(folder: str, state: ExecutionState, safe: bool, as_name: str = N
         _sync_folder(folder)
     point("state-replaced")
     return path
+
+
+def _own() -> str:
+    """Return what tells our files from those of other writers: of other threads, too."""
+    return f"{os.getpid()}-{threading.get_native_id()}"
 
 
 def _write(path: str, data: bytes, safe: bool) -> None:
@@ -71,7 +81,7 @@ def _write(path: str, data: bytes, safe: bool) -> None:
 
 def _keep_previous(folder: str, path: str) -> None:
     """Make the current file the previous one as well: there is no moment without one."""
-    link = f"{path}.{os.getpid()}.prev"
+    link = f"{path}.{_own()}.prev"
     with suppress(FileNotFoundError):
         os.unlink(link)
     try:
@@ -79,6 +89,8 @@ def _keep_previous(folder: str, path: str) -> None:
     except FileNotFoundError:
         return
     os.replace(link, os.path.join(folder, PREVIOUS))
+    with suppress(FileNotFoundError):  # where both were the same file already, nothing was renamed
+        os.unlink(link)
 
 
 def _sync_folder(folder: str) -> None:
@@ -87,6 +99,35 @@ def _sync_folder(folder: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sync_tape(folder: str) -> None:
+    """Have all that can be read on an execution's tape stay on disk, whoever wrote it."""
+    fd = os.open(os.path.join(folder, TAPE), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_names(folder: str) -> None:
+    """Have an execution's folder stay where it is: its files are on disk by their own syncs.
+
+    Without this a power cut may take a name away, and with it a tape that is synced to the last byte.
+    """
+    for _ in range(_ABOVE):
+        with suppress(PermissionError):  # whoever gave us a folder in theirs has made it stay
+            _sync_folder(folder)
+        folder = os.path.dirname(folder)
+
+
+def clear_unfinished(folder: str) -> None:
+    """Remove what writers that were killed in the middle have left; nothing of those that live."""
+    for name in os.listdir(folder):
+        found = _UNFINISHED.fullmatch(name)
+        if found is not None and not procfs.start_time(int(found[1])):
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
 
 
 # Checkpoints on request

@@ -92,30 +92,30 @@ async def _drive(teller: Teller, project: Project, execution_id: str) -> int:
         if error.hint:
             print(f"  {error.hint}", file=sys.stderr)
         again = isinstance(error, (EngineFault, DiskFull))  # not for what was asked: it can go on
-        await teller.outcome("interrupted" if again else "failed", error.code, str(error))
+        teller.outcome("interrupted" if again else "failed", error.code, str(error))
         await teller.close()
         return 1
     point("driver-done")
     teller.value(lambda most: result_document(teller.progress, most))
-    await _tell_outcome(teller, status)
+    _tell_outcome(teller, status)
     await teller.close()
     engine.close()
     return _EXITS.get(status, 1)
 
 
-async def _tell_outcome(teller: Teller, status: str) -> None:
+def _tell_outcome(teller: Teller, status: str) -> None:
     """Say how the task ends: its own state, and the reason by the first step that failed."""
     if status == "completed":
-        await teller.outcome("succeeded")
+        teller.outcome("succeeded")
         return
     if status == "interrupted":
-        await teller.outcome("interrupted", "interrupted", "on request")
+        teller.outcome("interrupted", "interrupted", "on request")
         return
     failed = [one for one in teller.progress.steps.values() if one.status == "failed"]
     told = [f"{one.step.id}: {one.error}" for one in failed]
     detail = plain("; ".join(told or teller.progress.warnings))
     kind = failed[0].kind if failed and failed[0].kind else "failed"
-    await teller.outcome("failed", "partial" if status == "partial" else kind, detail[:4096])
+    teller.outcome("failed", "partial" if status == "partial" else kind, detail[:4096])
 
 
 async def _work(
@@ -191,6 +191,8 @@ async def _work(
             saver.checkpoint(str(message.get("key", "")))
         elif message.get("type") == "over":
             brake.over(message)
+        elif message.get("type") in ("model_failed", "model_answered"):
+            walker.heard(message)
         else:
             purse.heard(message)
 

@@ -29,10 +29,16 @@ _OUTPUT_MOST = 2 * 1024 * 1024
 
 Planner = Callable[[], tuple[str, Plan, str]]
 """Returns the strategy's name, its plan, and why that one."""
-Walk = Callable[[Step], Awaitable[StepFinished]]
+Gate = Callable[[], Awaitable[None]]
+"""Returns once all that a step builds on is safe on disk; it may be prepared before, not begun."""
+Walk = Callable[[Step, Gate], Awaitable[StepFinished]]
 """Runs one step to its end and tells how it ended; the end is recorded by the driver."""
 Extend = Callable[[Plan, Step, str], tuple[tuple[Step, ...], Warned | None]]
 """Returns the steps that a review calls for, if any, or what is to be said about it."""
+
+
+class _Unbegun(Exception):
+    """The task is stopped before this step has begun: nothing is to be said about it."""
 
 
 class Driver:
@@ -54,8 +60,12 @@ class Driver:
         self._planner = planner
         self._extend = extend
         self._finish = finish
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._unsafe: set[str] = set()
+        self._walking: set[str] = set()
+        self._unsafe: dict[str, asyncio.Future[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._news = asyncio.Event()  # nothing runs any more, or something cannot go on
+        self._fault: BaseException | None = None
+        self._start: Callable[[], None] = lambda: None
         self.stopping = self._over = False
 
     @property
@@ -77,16 +87,13 @@ class Driver:
         self._printer.several = len(plan.steps) > 1
         most = plan.concurrency or concurrency
         await self._take_up()
-        while True:
-            if not self.stopping:
-                self._start_ready(walk, most)
-            if not self._running:
-                break
-            done, _ = await asyncio.wait(
-                self._running.values(), return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in done:
-                task.result()
+        self._start = lambda: self._start_ready(walk, most)
+        self._start()
+        while self._tasks and self._fault is None:  # each starts those that waited for it
+            self._news.clear()
+            await self._news.wait()
+        if self._fault is not None:
+            raise self._fault
         stopped = self.stopping and not self.progress.done
         for problem in await self._finish() if not stopped else ():
             self._printer.note(f"warning: {problem}")
@@ -96,35 +103,66 @@ class Driver:
         return status
 
     def _start_ready(self, walk: Walk, most: int) -> None:
+        if self.stopping:
+            return
         for step in self.progress.ready():
-            if len(self._running) >= most:
+            if len(self._walking) >= most:
                 return
-            if step.id not in self._running and self._unsafe.isdisjoint(step.depends_on):
+            if step.id not in self._walking:
                 self._run(step, self._guarded(walk, step))
 
-    def _run(self, step: Step, walked: Awaitable[StepFinished]) -> None:
+    def _run(self, step: Step, walked: Awaitable[StepFinished | None]) -> None:
         """Take a step to its end and to the tape, beside the others: what ends at once syncs at once."""
+        self._walking.add(step.id)
 
         async def whole() -> None:
             try:
-                await self._ended(await walked)
+                finished = await walked
             finally:
-                del self._running[step.id]
+                self._walking.discard(step.id)
+            if finished is not None:
+                await self._ended(finished)
 
-        self._running[step.id] = asyncio.create_task(whole())
+        task = asyncio.create_task(whole())
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
 
-    async def _guarded(self, walk: Walk, step: Step) -> StepFinished:
-        """Run a step; whatever goes wrong in it is its own failure, not the end of the others."""
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._fault = self._fault or task.exception()
+        if self._fault is not None or not self._tasks:
+            self._news.set()
+
+    async def _gate(self, step: Step) -> None:
+        """Return once what a step builds on is safe; unless the task stops before that."""
+        for name in step.depends_on:
+            if name in self._unsafe:
+                try:
+                    await self._unsafe[name]
+                except TenutoError:  # the step that it is about tells of it
+                    raise _Unbegun from None
+        if self.stopping:
+            raise _Unbegun
+
+    async def _guarded(self, walk: Walk, step: Step) -> StepFinished | None:
+        """Run a step; whatever goes wrong in it is its own failure, not the end of the others.
+
+        Of one that is being stopped it is no failure: an interrupt reaches processes that are only
+        being started, too, and what comes of that says nothing about the step.
+        """
         try:
-            return await walk(step)
+            return await walk(step, lambda: self._gate(step))
+        except _Unbegun:
+            return None
         except Withdrawn:
             return self._cut_short(step, "the task was stopped before somebody decided")
         except TenutoError as error:
-            kind = str(getattr(error, "kind", error.code))
-            return self._cut_short(step, str(error), kind, "failed")
+            text, kind = str(error), str(getattr(error, "kind", error.code))
         except Exception as error:
             text = f"a defect in the driver: {type(error).__name__}: {error}"
-            return self._cut_short(step, text, "engine_fault", "failed")
+            kind = "engine_fault"
+        return self._cut_short(step, text, kind, "interrupted" if self.stopping else "failed")
 
     def _cut_short(
         self, step: Step, error: str, kind: str = "", status: StepStatus = "interrupted"
@@ -138,14 +176,23 @@ class Driver:
         )  # fmt: skip
 
     async def _ended(self, finished: StepFinished) -> None:
-        """Record the end of a step with what follows from it; nothing builds on it before it is safe."""
+        """Record the end of a step with what follows from it; nothing builds on it before it is safe.
+
+        While the disk is at it, the next steps are prepared.
+        """
         step = self.progress.steps[finished.step].step
         events = (finished, *self._following(step, finished.status, finished.output))
-        self._unsafe.add(finished.step)
         point("driver-step-ended")
-        await self._teller.safe(*events)
+        safe = self._teller.safe(*events)
+        self._unsafe[finished.step] = safe
+        safe.add_done_callback(lambda _: self._saved(finished.step, safe))
+        self._start()
+        await safe
         point("driver-step-safe")
-        self._unsafe.discard(finished.step)
+
+    def _saved(self, name: str, safe: asyncio.Future[None]) -> None:
+        if not safe.cancelled() and safe.exception() is None:
+            self._unsafe.pop(name, None)
 
     def _following(
         self, step: Step, status: StepStatus, output: str

@@ -74,7 +74,7 @@ class Purse:
         hard = self._limits().hard if task.hard is None else task.hard
         before = self._ledger.granted(execution)
         self._bounded = task.max_cost is not None or task.max_tokens is not None
-        self._ledger.grant(
+        self._grant(
             Grant(
                 execution,
                 max_cost=task.max_cost,
@@ -86,13 +86,18 @@ class Purse:
             )
         )
 
+    def _grant(self, grant: Grant) -> None:
+        """Say what may be spent, unless an earlier life has said the same: each resume would add one."""
+        if self._ledger.granted(grant.execution, grant.step) != grant:
+            self._ledger.grant(grant)
+
     # Before a step
 
     async def before(self, step: Step) -> None:
         """Return when a step may begin; raise BudgetReached when it may not."""
         if step.max_cost is not None or step.max_tokens is not None:
             whole = self._ledger.granted(self._execution) or Grant(self._execution)
-            self._ledger.grant(
+            self._grant(
                 msgspec.structs.replace(
                     whole, step=step.id, max_cost=step.max_cost, max_tokens=step.max_tokens
                 )
@@ -141,14 +146,23 @@ class Purse:
                 )
         return gateways.endpoint(self._gateway, self._execution, step.id)
 
+    def goes_on(self, step: Step) -> None:
+        """Note that a step speaks in the session of the one before it: counted as that one was."""
+        if step.continues in self._unmetered:
+            self._unmetered.add(step.id)
+
     async def _answers(self, info: GatewayInfo) -> bool:
         from tenuto.engine import gateways
 
         return await asyncio.to_thread(gateways.answers, self._engine.project, info)
 
+    def metered(self, step: str) -> bool:
+        """Tell whether a step's requests go through the gateway."""
+        return step not in self._unmetered
+
     def used(self, step: str, event: Used) -> str:
         """Count what a runtime says it used, unless the gateway does; return why it must stop now."""
-        if step not in self._unmetered:
+        if self.metered(step):
             return ""
         tokens = Tokens.told(event.input, event.output, event.cache_read, event.cache_write)
         cost = self._prices.cost(event.model, tokens) if event.model else None

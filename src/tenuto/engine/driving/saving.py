@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tenuto.core.state import ExecutionState, StateFold
 from tenuto.core.task_events import Checkpointed, Warned
 from tenuto.engine.driving.teller import Teller
-from tenuto.stores.states import keep_state, write_state
+from tenuto.stores.states import clear_unfinished, keep_state, sync_names, write_state
 from tenuto.stores.tape import TapeReader
 
 _SHARE = 20  # of all time at most one in so many goes into saving
@@ -40,7 +40,9 @@ class Saver:
         self._told = self._read
 
     def begin(self) -> None:
-        """Save from here on, at once for a start."""
+        """Save from here on, at once for a start; what an earlier life left half written goes."""
+        clear_unfinished(self._folder)
+        sync_names(self._folder)
         self._teller.told = self._changed
         self._plan()
 

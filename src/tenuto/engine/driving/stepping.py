@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -114,19 +114,24 @@ class Walker:
 
     # A step
 
-    async def walk(self, step: Step) -> StepFinished:
-        """Take a step to its end."""
+    async def walk(self, step: Step, gate: Callable[[], Awaitable[None]]) -> StepFinished:
+        """Take a step to its end; behind the gate is what it builds on, before it only preparation."""
         began = time.monotonic()
         one = self._teller.progress.steps[step.id]
         await self._purse.before(step)
+        if self._places.separate:  # they are made of what the steps before have changed
+            await gate()
         cwd = await self._places.place(step)
+        if one.cwd not in ("", cwd):
+            one.session = ""  # sessions of runtimes belong to the folder that they began in
         brief = self._brief(step, cwd)
         chosen = await self._chooser.choose(step.runtime or self._task.runtime)
         if step.runtime not in (None, chosen.name):
             self._announce(step, str(step.runtime), chosen, chosen.reason)
+        await gate()
         tried = {chosen.name}
         attempt, failures = one.attempt, 0
-        text = brief.text
+        text, anew = brief.text, False
         while True:
             attempt += 1
             model = brief.model(chosen.name)
@@ -137,10 +142,15 @@ class Walker:
                 )
             )  # fmt: skip
             point("driver-step-started")
-            tries = await self._attempt(step, one, chosen, brief, model, text)
-            end = tries.finished
+            tries = await self._attempt(step, one, chosen, brief, model, text, anew)
+            end, anew = tries.finished, False
             if end.ok or end.interrupted or self._stopping.is_set():
                 break
+            if end.kind == "session":  # all it needs is told anew; what it did is in its files
+                anew = True
+                self._note(step, Retried(text=f"{end.message}; a new session begins"))
+                self._printer.note(f"[{step.id}] {end.message}; a new session begins")
+                continue
             failures += 1
             if self._may_retry(step, end, failures):
                 await self._pause(step, end, failures)
@@ -219,11 +229,19 @@ class Walker:
     # An attempt
 
     async def _attempt(
-        self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str, text: str
+        self,
+        step: Step,
+        one: StepProgress,
+        chosen: Chosen,
+        brief: Brief,
+        model: str,
+        text: str,
+        anew: bool,
     ) -> Tries:
-        resumed = bool(one.session) and chosen.runner.capabilities.resume
+        """Prompt an agent once; `anew` in a new session, though an earlier one is known."""
+        cut_short = bool(one.session) and chosen.runner.capabilities.resume
         try:
-            session, goes_on = await self._open(step, one, chosen, brief, model)
+            session, goes_on = await self._open(step, one, chosen, brief, model, anew)
         except RunnerFailed as error:
             kind: Any = error.kind
             return Tries(Finished(ok=False, kind=kind, message=str(error)))
@@ -234,7 +252,8 @@ class Walker:
         try:
             if self._stopping.is_set():
                 await session.interrupt()
-            await self._listen(step, one, session, _opening(chosen, brief, text, resumed), tries)
+            opening = _opening(chosen, brief, text, cut_short, anew)
+            await self._listen(step, one, session, opening, tries)
         finally:
             self._active.pop(step.id, None)
             if tries.finished.ok and self._teller.progress.is_continued(step.id):
@@ -271,11 +290,12 @@ class Walker:
                 task.cancel()
 
     async def _open(
-        self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str
+        self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str, anew: bool
     ) -> tuple[AgentSession, bool]:
         """Return the session to speak in, and whether it is one that goes on."""
         before = self._kept.pop(step.continues, None) if step.continues else None
         if before is not None and before[0] == chosen.name:
+            self._purse.goes_on(step)
             known = self._teller.progress.steps[str(step.continues)]
             self._teller.tell(
                 StepSession(step=step.id, session=known.session, execution=known.execution)
@@ -283,7 +303,8 @@ class Walker:
             return before[1], True
         if before is not None:
             await before[1].close()
-        taken_up = one.session or self._earlier(step, chosen.name)
+        earlier = one.session or self._earlier(step, chosen.name, brief.cwd)
+        taken_up = "" if anew else earlier
         runner = chosen.runner
         execution = ""
 
@@ -311,10 +332,13 @@ class Walker:
         session = await runner.open(request, nursery)
         return session, request.session is not None
 
-    def _earlier(self, step: Step, runtime: str) -> str:
+    def _earlier(self, step: Step, runtime: str, cwd: str) -> str:
         """Return the session of the step that this one goes on from, if it was this runtime's."""
         one = self._teller.progress.steps.get(step.continues or "")
-        return one.session if one is not None and one.runtime == runtime else ""
+        if one is None or one.runtime != runtime:
+            return ""
+        moved = self._task.worktree is None and one.cwd not in ("", cwd)
+        return "" if moved else one.session
 
     def _take(self, step: Step, one: StepProgress, event: RunEvent, tries: Tries) -> None:
         match event:
@@ -336,6 +360,10 @@ class Walker:
                 tries.tools += isinstance(event, ToolBegan)
                 self._printer.end(step.id)
                 self._note(step, event)
+            case Retried(text=text):
+                self._note(step, event)
+                if not self._purse.metered(step.id):  # else the gateway has told of it
+                    self._printer.note(f"[{step.id}] {one.runtime} tries again: {text}")
             case _:
                 self._note(step, event)
 
@@ -347,6 +375,19 @@ class Walker:
                 for name, value in what.items()
             }
         self._teller.tell(StepSaid(step=step.id, what=what))
+
+    def heard(self, message: Mapping[str, Any]) -> None:
+        """Take word from the gateway that a model's server fails a step's requests, or does no more.
+
+        Most runtimes try again by themselves, for a minute or for many, and not all of them say so.
+        """
+        name, text = str(message["step"]), str(message["text"])
+        one = self._teller.progress.steps.get(name)
+        if one is None or one.status != "running":
+            return
+        self._teller.tell(StepSaid(step=name, what={"type": message["type"], "text": text}))
+        if text:
+            self._printer.note(f"[{name}] {text}: {one.runtime} may try again by itself")
 
     async def _permit(
         self, step: Step, session: AgentSession, asked: PermissionAsked, cwd: str
@@ -390,13 +431,14 @@ class Walker:
         await asyncio.gather(*(one.close() for one in open_ones), return_exceptions=True)
 
 
-def _opening(chosen: Chosen, brief: Brief, text: str, resumed: bool) -> str:
-    if resumed:
-        return (
+def _opening(chosen: Chosen, brief: Brief, text: str, cut_short: bool, anew: bool) -> str:
+    if cut_short:
+        text = (
             "You were interrupted in the middle of this task. Look at what is done already, then go"
             f" on where you stopped. The task was:\n\n{text}"
         )
-    if brief.system and not chosen.runner.capabilities.system:
+    goes_on = cut_short and not anew
+    if brief.system and not goes_on and not chosen.runner.capabilities.system:
         return f"{brief.system}\n\n{text}"
     return text
 
