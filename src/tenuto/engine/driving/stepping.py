@@ -42,6 +42,7 @@ from tenuto.core.task_events import (
 from tenuto.core.tasks import PermissionPolicy, TaskSpec
 from tenuto.engine.driving.asking import Desk, Withdrawn, by_policy
 from tenuto.engine.driving.choosing import Chooser, Chosen
+from tenuto.engine.driving.openings import Brief, handed_on, opening
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.purse import Purse
 from tenuto.engine.driving.teller import Teller
@@ -52,20 +53,6 @@ _OUTPUT_MOST = 2 * 1024 * 1024
 _TOLD_MOST = 8 * 1024
 _SAID_MOST = 4000
 _ERROR_MOST = 16 * 1024
-
-
-class Brief(msgspec.Struct, frozen=True):
-    """What a step is sent with: who it is for, on which model, and what is said."""
-
-    role: str
-    model: Callable[[str], str]
-    """The model's name for a runtime."""
-    system: str
-    text: str
-    reason: str
-    cwd: str
-    alone: str = ""
-    """The same, for a session that is new where one was to go on; empty where there is none."""
 
 
 class Tries(msgspec.Struct):
@@ -163,7 +150,7 @@ class Walker:
             self._announce(step, chosen.name, other, end.message)
             tried.add(other.name)
             one.session, chosen, failures = "", other, 0
-            text = _handed_on(brief.text, tries) if tries.tools else brief.text
+            text = handed_on(brief.text, tries.tools, tries.said) if tries.tools else brief.text
         return await self._result(step, one, chosen, brief, end, attempt, time.monotonic() - began)
 
     def _may_retry(self, step: Step, end: Finished, failures: int) -> bool:
@@ -252,8 +239,8 @@ class Walker:
         try:
             if self._stopping.is_set():
                 await session.interrupt()
-            opening = _opening(chosen, brief, text, cut_short, anew)
-            await self._listen(step, one, session, opening, tries)
+            prompt = opening(brief, text, cut_short, anew, chosen.runner.capabilities.system)
+            await self._listen(step, one, session, prompt, tries)
         finally:
             self._active.pop(step.id, None)
             if tries.finished.ok and self._teller.progress.is_continued(step.id):
@@ -429,26 +416,6 @@ class Walker:
         self._stopping.set()
         open_ones = [*self._active.values(), *(session for _, session in self._kept.values())]
         await asyncio.gather(*(one.close() for one in open_ones), return_exceptions=True)
-
-
-def _opening(chosen: Chosen, brief: Brief, text: str, cut_short: bool, anew: bool) -> str:
-    if cut_short:
-        text = (
-            "You were interrupted in the middle of this task. Look at what is done already, then go"
-            f" on where you stopped. The task was:\n\n{text}"
-        )
-    goes_on = cut_short and not anew
-    if brief.system and not goes_on and not chosen.runner.capabilities.system:
-        return f"{brief.system}\n\n{text}"
-    return text
-
-
-def _handed_on(text: str, tries: Tries) -> str:
-    return (
-        f"{text}\n\n# Handoff\n\nAnother agent began this task, used {tries.tools} tools and stopped."
-        " Files may have been changed already: look before you go on. The last it said was:\n\n"
-        f"{tries.said}"
-    )
 
 
 def _uuid() -> str:
