@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,16 +45,18 @@ def test_a_task_uses_its_own_tools_and_ours(world: World, model: Model, runtime:
 
 
 @pytest.mark.promise("B3", "X16")
-@pytest.mark.runtimes("claude-code", "cli-anthropic", slow=("codex",))
+@pytest.mark.runtimes("codex", "cli-anthropic")
 def test_no_real_key_is_where_an_agent_finds_it(
     world: World, model: Model, runtime: Runtime
 ) -> None:
-    look = "env; tr '\\0' '\\n' < /proc/$PPID/environ; ps axww -o args; echo looked"
+    part = os.path.commonprefix([key[::-1] for key in KEYS.values()])[::-1]
+    around = "env; tr '\\0' '\\n' < /proc/$PPID/environ; tr '\\0' ' ' < /proc/$PPID/cmdline"
+    look = f"({around}) | grep -e {part}; echo looked in $TENUTO_EXECUTION"
     model.play(*runtime.opens, runtime.shell(look), "I looked around.")
     task = world.run(runtime, "Look around.", "--permissions", "allow")
     assert task.state == "succeeded", task.output
     seen = model.shown.last
-    assert "looked" in seen and "TENUTO_EXECUTION" in seen
+    assert any(f"looked in {one}" in seen for one in task.below()), seen
     assert not [name for name, key in KEYS.items() if key in seen]
     for path in (*world.folder.rglob("*"), *Path(world.project.home).rglob("*")):
         if path.is_file() and path.stat().st_size < 64 << 20:

@@ -25,7 +25,11 @@ URLS = {
     "google": ("TENUTO_UPSTREAM_GOOGLE", "GOOGLE_GEMINI_BASE_URL"),
 }
 KEY_NAMES: tuple[str, ...] = tuple(name for names in KEYS.values() for name in names)
-"""What a runtime behind the gateway must not have in its environment."""
+"""The variables whose keys a gateway has."""
+WITHHELD: tuple[str, ...] = (
+    *KEY_NAMES, "CODEX_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY", "OLLAMA_API_KEY",
+)  # fmt: skip
+"""What a runtime behind the gateway, and whatever it starts, must not have: of any provider."""
 
 
 class Upstream(msgspec.Struct, frozen=True):

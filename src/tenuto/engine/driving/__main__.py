@@ -44,6 +44,7 @@ from tenuto.engine.surroundings import seen_here
 from tenuto.engine.tasks import progress_of, result_document, task_of
 from tenuto.keeper.faults import point
 from tenuto.keeper.procfs import MARK
+from tenuto.metering.upstreams import WITHHELD
 from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
 
@@ -152,8 +153,8 @@ async def _work(
     )
     nurseries: list[ExecutionNursery] = []
 
-    def nursery(started: Callable[[str], None]) -> Nursery:
-        made = ExecutionNursery(engine, started)
+    def nursery(started: Callable[[str], None], metered: bool) -> Nursery:
+        made = ExecutionNursery(engine, started, WITHHELD if metered else ())
         nurseries.append(made)
         return made
 

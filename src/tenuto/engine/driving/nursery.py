@@ -167,10 +167,19 @@ class ExecutionChild:
 class ExecutionNursery:
     """Starts runtimes as executions of kind step, inside the task's."""
 
-    def __init__(self, engine: BlockingEngine, started: Callable[[str], None]) -> None:
-        """Start with this engine; `started` is told of each execution's id before it runs on."""
+    def __init__(
+        self,
+        engine: BlockingEngine,
+        started: Callable[[str], None],
+        withheld: Sequence[str] = (),
+    ) -> None:
+        """Start with this engine; `started` is told of each execution's id before it runs on.
+
+        Variables that are `withheld` are passed on to nobody, unless the runner sets them itself.
+        """
         self.engine = engine
         self._started = started
+        self._withheld = withheld
         self._threads: ThreadPoolExecutor | None = None
         self.children: list[ExecutionChild] = []
 
@@ -193,7 +202,8 @@ class ExecutionNursery:
         """Start a runtime's process."""
         options = Options(cwd=cwd, env=dict(env), title=title, detached=True, sandbox="none")
         work = await self.call(self.engine.command, argv, options)
-        environ = {name: value for name, value in work.environ.items() if name not in unset}
+        left_out = {*unset, *(name for name in self._withheld if name not in env)}
+        environ = {name: value for name, value in work.environ.items() if name not in left_out}
         spec = msgspec.structs.replace(work.spec, kind="step")
         own = os.getpid()
         tether = (own, procfs.start_time(own))
