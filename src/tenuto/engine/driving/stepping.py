@@ -66,7 +66,7 @@ class Walker:
         printer: Printer,
         chooser: Chooser,
         purse: Purse,
-        nursery: Callable[[Callable[[str], None]], Nursery],
+        nursery: Callable[[Callable[[str], None], bool], Nursery],
         brief: Callable[[Step, str], Brief],
         places: Workplaces,
         policy: PermissionPolicy,
@@ -305,7 +305,8 @@ class Walker:
         )
         if request.max_turns is not None and not runner.capabilities.turns:
             self._warn(step, f"{chosen.name} takes no bound on its turns, only a budget holds it")
-        session = await runner.open(request, self._nursery(started))
+        nursery = self._nursery(started, request.endpoint is not None)
+        session = await runner.open(request, nursery)
         return session, request.session is not None
 
     def _earlier(self, step: Step, runtime: str, cwd: str) -> str:
