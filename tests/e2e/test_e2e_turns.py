@@ -48,17 +48,20 @@ def test_a_task_uses_its_own_tools_and_ours(world: World, model: Model, runtime:
 def test_no_real_key_is_where_an_agent_finds_it(
     world: World, model: Model, runtime: Runtime
 ) -> None:
-    look = "env; tr '\\0' '\\n' < /proc/$PPID/environ; ps axww -o args; echo looked"
+    found = world.folder / f"{runtime.name}.seen"  # some cut what a tool says
+    look = (
+        f"{{ env; tr '\\0' '\\n' < /proc/$PPID/environ; ps axww -o args; echo looked; }} > {found}"
+    )
     model.play(*runtime.opens, runtime.shell(look), "I looked around.")
     task = world.run(runtime, "Look around.", "--permissions", "allow")
     assert task.state == "succeeded", task.output
-    seen = model.shown.last
+    seen = found.read_text()
     assert "looked" in seen and "TENUTO_EXECUTION" in seen
     assert not [name for name, key in KEYS.items() if key in seen]
     for path in (*world.folder.rglob("*"), *Path(world.project.home).rglob("*")):
         if path.is_file() and path.stat().st_size < 64 << 20:
-            found = path.read_bytes()
-            assert not [name for name, key in KEYS.items() if key.encode() in found], path
+            held = path.read_bytes()
+            assert not [name for name, key in KEYS.items() if key.encode() in held], path
 
 
 def _after_a_refusal(runtime: Runtime) -> tuple[str, str]:
