@@ -25,6 +25,7 @@ from tenuto.core.errors import RunnerFailed
 from tenuto.core.runs import Capabilities, Probe, RunRequest
 from tenuto.runners.acp import HELLO, AcpRunner, Launch
 from tenuto.runners.acp_probe import greeted, version_of
+from tenuto.runners.claude_command import KEYS
 
 _TALKS = Capabilities(
     interrupt=True, resume=True, permissions=True, mcp=True, metered=True, usage="turn"
@@ -45,9 +46,10 @@ def open_code(program: str = "opencode") -> AcpRunner:
             "OPENCODE_CONFIG_CONTENT": json.dumps(open_code_config(request)),
             "PWD": request.cwd,  # it believes this rather than its directory
         }
-        if request.endpoint is not None:
-            env["OPENCODE_DISABLE_MODELS_FETCH"] = "1"
-        return Launch(argv=(program, "acp"), env=env)
+        if request.endpoint is None:
+            return Launch(argv=(program, "acp"), env=env)
+        env["OPENCODE_DISABLE_MODELS_FETCH"] = "1"
+        return Launch(argv=(program, "acp"), env=env, unset=KEYS)
 
     async def look(environ: Mapping[str, str]) -> Probe:
         return await version_of("OpenCode", program, environ, "1.0", install)
@@ -168,7 +170,7 @@ def codex(home: str, program: str = "codex-acp") -> AcpRunner:
         config = _CODEX_CONFIG.format(model=model, base=base, token=_TOKEN)
         _written(own / "config.toml", config)
         env |= {"CODEX_HOME": str(own), "TMPDIR": str(scratch), _TOKEN: request.endpoint.token}
-        unset = ("OPENAI_API_KEY", "CODEX_API_KEY")
+        unset = (*KEYS, "CODEX_API_KEY")
         return Launch(argv=(program,), env=env, unset=unset, meta=_UNDERSTOOD)
 
     async def look(environ: Mapping[str, str]) -> Probe:
@@ -248,7 +250,8 @@ def gemini(home: str, program: str = "gemini") -> AcpRunner:
             "GOOGLE_GEMINI_BASE_URL": f"{request.endpoint.url}/google",
             "GEMINI_API_KEY": request.endpoint.token,
         }
-        unset = ("GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA")
+        unset = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA")
+        unset += tuple(name for name in KEYS if name not in env)
         return Launch(argv=tuple(argv), env=env, unset=unset)
 
     async def look(environ: Mapping[str, str]) -> Probe:
