@@ -9,7 +9,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as type checkers know it; importing typing would cost every keeper 10 ms
 if TYPE_CHECKING:
     from tenuto.codemode.registry import HostFunction
-    from tenuto.core.budget import BudgetLimits, Spend
+    from tenuto.core.budget import BudgetLimits, Spend, Tokens
     from tenuto.core.errors import (
         AmbiguousId,
         BudgetReached,
@@ -39,14 +39,22 @@ if TYPE_CHECKING:
         WorktreeFailed,
     )
     from tenuto.core.execution import Chunk, Snapshot
+    from tenuto.core.history import ExecutionRecord, Group, History, Totals
     from tenuto.core.plan import Plan, Retry, Step
-    from tenuto.core.progress import Progress
+    from tenuto.core.progress import Progress, StepProgress
     from tenuto.core.specs import Limits, Sandbox, Spec
-    from tenuto.core.state import ExecutionState
+    from tenuto.core.state import CheckpointInfo, ExecutionState
     from tenuto.core.states import State, WaitingFor
+    from tenuto.core.task_events import Decided
     from tenuto.core.tools import Tool
+    from tenuto.engine.budgets import BudgetReport
     from tenuto.engine.engine import Engine
-    from tenuto.engine.saved import Checkpoint
+    from tenuto.engine.health import Check
+    from tenuto.engine.recovering import Recovered
+    from tenuto.engine.reports import Report
+    from tenuto.engine.retention import Cleaned
+    from tenuto.engine.runtimes import RuntimeInfo
+    from tenuto.engine.saved import Checkpoint, SavedState
     from tenuto.engine.sessions import Session
     from tenuto.engine.settings import Settings
 
@@ -56,15 +64,23 @@ _HOMES = {
     "AmbiguousId": "tenuto.core.errors",
     "BudgetLimits": "tenuto.core.budget",
     "BudgetReached": "tenuto.core.errors",
+    "BudgetReport": "tenuto.engine.budgets",
+    "Check": "tenuto.engine.health",
     "Checkpoint": "tenuto.engine.saved",
+    "CheckpointInfo": "tenuto.core.state",
     "Chunk": "tenuto.core.execution",
+    "Cleaned": "tenuto.engine.retention",
+    "Decided": "tenuto.core.task_events",
     "DiskFull": "tenuto.core.errors",
     "Engine": "tenuto.engine.engine",
     "EngineFault": "tenuto.core.errors",
     "EnvironmentChanged": "tenuto.core.errors",
     "ExecutionFailed": "tenuto.core.errors",
+    "ExecutionRecord": "tenuto.core.history",
     "ExecutionState": "tenuto.core.state",
     "FolderGone": "tenuto.core.errors",
+    "Group": "tenuto.core.history",
+    "History": "tenuto.core.history",
     "HostFunction": "tenuto.codemode.registry",
     "InterpreterMissing": "tenuto.core.errors",
     "InvalidInput": "tenuto.core.errors",
@@ -78,11 +94,15 @@ _HOMES = {
     "NotRunning": "tenuto.core.errors",
     "Plan": "tenuto.core.plan",
     "Progress": "tenuto.core.progress",
+    "Recovered": "tenuto.engine.recovering",
+    "Report": "tenuto.engine.reports",
     "Retry": "tenuto.core.plan",
     "RunnerFailed": "tenuto.core.errors",
     "RuntimeGone": "tenuto.core.errors",
+    "RuntimeInfo": "tenuto.engine.runtimes",
     "Sandbox": "tenuto.core.specs",
     "SandboxUnavailable": "tenuto.core.errors",
+    "SavedState": "tenuto.engine.saved",
     "Session": "tenuto.engine.sessions",
     "Settings": "tenuto.engine.settings",
     "Snapshot": "tenuto.core.execution",
@@ -91,8 +111,11 @@ _HOMES = {
     "State": "tenuto.core.states",
     "StateDamaged": "tenuto.core.errors",
     "Step": "tenuto.core.plan",
+    "StepProgress": "tenuto.core.progress",
     "TenutoError": "tenuto.core.errors",
+    "Tokens": "tenuto.core.budget",
     "Tool": "tenuto.core.tools",
+    "Totals": "tenuto.core.history",
     "UnknownCheckpoint": "tenuto.core.errors",
     "UnknownExecution": "tenuto.core.errors",
     "UnknownName": "tenuto.core.errors",
@@ -105,15 +128,23 @@ __all__ = [
     "AmbiguousId",
     "BudgetLimits",
     "BudgetReached",
+    "BudgetReport",
+    "Check",
     "Checkpoint",
+    "CheckpointInfo",
     "Chunk",
+    "Cleaned",
+    "Decided",
     "DiskFull",
     "Engine",
     "EngineFault",
     "EnvironmentChanged",
     "ExecutionFailed",
+    "ExecutionRecord",
     "ExecutionState",
     "FolderGone",
+    "Group",
+    "History",
     "HostFunction",
     "InterpreterMissing",
     "InvalidInput",
@@ -127,11 +158,15 @@ __all__ = [
     "NotRunning",
     "Plan",
     "Progress",
+    "Recovered",
+    "Report",
     "Retry",
     "RunnerFailed",
     "RuntimeGone",
+    "RuntimeInfo",
     "Sandbox",
     "SandboxUnavailable",
+    "SavedState",
     "Session",
     "Settings",
     "Snapshot",
@@ -140,8 +175,11 @@ __all__ = [
     "State",
     "StateDamaged",
     "Step",
+    "StepProgress",
     "TenutoError",
+    "Tokens",
     "Tool",
+    "Totals",
     "UnknownCheckpoint",
     "UnknownExecution",
     "UnknownName",

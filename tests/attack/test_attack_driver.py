@@ -119,7 +119,7 @@ def test_what_the_keeper_would_hang_up_on_is_an_error_first() -> None:
     from tenuto.core.task_events import Warned
 
     teller = Teller(None, Progress())  # pyright: ignore[reportArgumentType]
-    teller._writer = object()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    teller._transport = object()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
     with pytest.raises(EngineFault, match="are the most"):
         teller.tell(Warned(text="x" * (20 * 1024 * 1024)))
     assert not teller.progress.warnings, "what is not on the tape did not happen"

@@ -50,6 +50,19 @@ def test_ps_filters(cli):
     assert set(cli.json("ps")[0]) == FIELDS
 
 
+def test_the_gateway_is_listed_only_where_all_is_asked_for(cli):
+    gateway = cli.start("--title", "metering gateway", "--", "sleep", "100")
+    assert "Nothing is running" in cli("ps").stderr
+    ours = cli.start("--", "sleep", "100")
+    for words in (["-n", "1"], ["--state", "running"], ["--async"], ["--kind", "command"]):
+        assert [one["id"] for one in cli.json("ps", *words)] == [ours], words
+    assert gateway in cli("ps", "-a", "-q").stdout.split()
+    assert [one["id"] for one in cli.json("tree")] == [ours]
+    cli("kill", "--all")
+    assert [one["id"] for one in cli.json("history", "-n", "1")["executions"]] == [ours]
+    assert cli.json("history")["totals"]["count"] == 1
+
+
 def test_ps_watch_prints_once_where_there_is_no_terminal(cli):
     execution_id = cli.start("--", "sleep", "100")
     assert execution_id[:18] in cli("ps", "--watch").stdout

@@ -83,14 +83,25 @@ def test_doctor_checks_and_shows_where_settings_come_from(cli):
     assert done.returncode == 0, done.stdout
     assert re.search(r"^ok +index", done.stdout, re.M)
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.strip()}
-    assert rows["interrupt_grace"] == ["1", "TENUTO_INTERRUPT_GRACE"]
-    assert rows["report_every"][0] == "120"
-    assert rows["report_every"][1].endswith("tenuto.toml")
-    assert rows["wait"][0] == "5"
-    assert rows["wait"][1].endswith("tenuto.toml")
+    assert rows["interrupt_grace"] == ["TENUTO_INTERRUPT_GRACE", "1"]
+    assert rows["report_every"] == ["tenuto.toml", "120"]
+    assert rows["wait"] == ["tenuto.toml", "5"]
+    assert rows["tenuto.toml:"] == [str(cli.folder / "tenuto.toml")]
     document = cli.json("doctor")
     assert document["ok"] is True
     assert {"name", "ok", "detail", "hint"} == set(document["checks"][0])
+
+
+@pytest.mark.promise("X17")
+def test_doctor_fits_into_eighty_columns_and_cuts_nothing(cli):
+    (cli.folder / "tenuto.toml").write_text('runtime.order = ["cli", "claude-code"]\n')
+    shown = coloured(cli, "doctor", "--no-color")  # a terminal that does not say how wide it is
+    lines = shown.decode().replace("\r", "").splitlines()
+    rows = [line for line in lines if not line.startswith(("ok  disk", "tenuto.toml:"))]
+    assert max(map(len, rows)) <= 80
+    assert re.search(r"^runtime_order +tenuto.toml +cli, claude-code$", "\n".join(lines), re.M)
+    assert re.search(r"^ +anthropic:claude-opus-4-5$", "\n".join(lines), re.M)
+    assert "…" not in "\n".join(lines)
 
 
 @pytest.mark.promise("X17")

@@ -37,7 +37,9 @@ class Screen:
             "theme": "dark",
             "customApiKeyResponses": {"approved": [claude.env["ANTHROPIC_API_KEY"][-20:]]},
         }
-        known["projects"][str(claude.home.folder)]["hasTrustDialogAccepted"] = True
+        # one, that of its folder; or of a folder above, where somebody has left a .git there
+        for project in known["projects"].values():
+            project["hasTrustDialogAccepted"] = True
         (folder / ".claude.json").write_text(json.dumps(known))
 
     def ask(self, *steps: Step) -> Terminal:

@@ -1,7 +1,10 @@
+import inspect
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +50,27 @@ def test_every_error_that_reaches_callers_is_public():
 
     classes = {name for name, one in vars(errors).items() if isinstance(one, type)}
     assert classes - set(tenuto.__all__) == set()
+
+
+@pytest.mark.promise("P1")
+def test_every_type_that_the_engine_returns_is_public():
+    from tenuto.engine.engine import Engine
+    from tenuto.engine.tools import EngineTools
+
+    own = [(name, one) for kind in (Engine, EngineTools) for name, one in vars_of(kind)]
+    assert len(own) > 40
+    for name, one in own:
+        returned = str(inspect.signature(one).return_annotation)
+        words = {word for word in re.findall(r"\b[A-Z]\w+", returned) if word not in KNOWN}
+        assert words <= set(tenuto.__all__), f"{name} returns {returned}"
+
+
+KNOWN = {"Any", "AsyncIterator", "Literal", "None", "Scope"}  # the last is two texts
+
+
+def vars_of(kind: type) -> list[tuple[str, Any]]:
+    found = [(name, getattr(kind, name)) for name in dir(kind) if not name.startswith("_")]
+    return [(name, one) for name, one in found if inspect.isfunction(one)]
 
 
 def test_the_version_is_the_one_in_pyproject():

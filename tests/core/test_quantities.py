@@ -1,5 +1,6 @@
 import datetime
 import math
+from decimal import Decimal
 
 import pytest
 from hypothesis import example, given
@@ -10,6 +11,7 @@ from tenuto.core.quantities import (
     brief_duration,
     brief_size,
     iso,
+    money,
     parse_duration,
     parse_moment,
     parse_size,
@@ -202,3 +204,22 @@ def test_sizes_as_people_say_them(size, text):
 def test_every_duration_and_size_can_be_said_briefly(seconds, size):
     assert len(brief_duration(seconds)) <= 9
     assert len(brief_size(size)) <= 13
+
+
+@pytest.mark.parametrize(
+    ("dollars", "text"),
+    [("0", "$0.00"), ("0.01", "$0.01"), ("0.009758", "$0.00976"), ("0.0000000001", "$0.0000000001"),
+     ("0.5", "$0.50"), ("0.123", "$0.123"), ("0.9999", "$1.00"), ("1", "$1.00"), ("1.005", "$1.00"),
+     ("2.5", "$2.50"), ("1234.567", "$1234.57"), ("1e30", f"${10**30}.00"), (None, "unknown"),
+     (0.00375, "$0.00375")],
+)  # fmt: skip
+def test_money_as_people_write_it(dollars, text):
+    amount = Decimal(dollars) if isinstance(dollars, str) else dollars
+    assert money(amount) == text
+
+
+@given(st.decimals(0, 10**12, allow_nan=False, places=10), st.decimals(0, 10**12, places=10))
+def test_no_spend_looks_like_nothing_and_more_never_looks_like_less(one, other):
+    assert (money(one) == "$0.00") == (one == 0)
+    less, more = sorted((one, other))
+    assert Decimal(money(less)[1:]) <= Decimal(money(more)[1:])

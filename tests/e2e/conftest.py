@@ -9,7 +9,7 @@ import pytest
 from engine_help import assert_nothing_left
 from npm_help import program
 from runtimes import ALL, MAIN, PROGRAMS, RUNTIMES
-from world import Runtime, World
+from world import LONGEST_S, Runtime, World
 
 from tenuto.engine.gateways import TITLE as GATEWAY
 from tenuto.testing.models import Model
@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     slow = (*ALL, *(marker.kwargs.get("slow", ()) if marker is not None else ()))
     cases = [pytest.param(name) for name in quick]
     cases += [
-        pytest.param(name, marks=pytest.mark.full)
+        pytest.param(name, marks=(pytest.mark.full, pytest.mark.timeout(LONGEST_S + 20)))
         for name in RUNTIMES
         if name in slow and name not in quick
     ]

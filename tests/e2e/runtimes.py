@@ -64,13 +64,14 @@ _ALL = (
         shell=lambda command: Call("bash", command=command, description="as told"),
         write=lambda path, text: Call("write", filePath=path, content=text),
         asks=lambda path, text: Call("bash", command=_echo(path, text), description="as told"),
-        endless=("overload",),
+        compacts=True,
     ),
     Runtime(
         "gemini", "gemini", "gemini-2.5-pro",
         shell=lambda command: Call("run_shell_command", command=command),
         write=lambda path, text: Call("write_file", file_path=path, content=text),
         asks=lambda path, text: Call("run_shell_command", command=_echo(path, text)),
+        keeps_cut=False, keeps_turn=False,
     ),
 )  # fmt: skip
 RUNTIMES = {one.name: one for one in _ALL}

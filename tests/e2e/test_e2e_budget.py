@@ -9,6 +9,7 @@ from runtimes import RUNTIMES
 from world import Runtime, World
 
 from tenuto.core.budget import Tokens
+from tenuto.core.quantities import money
 from tenuto.testing.models import Model, Say
 
 MUCH = Tokens(input=100_000, output=10)
@@ -29,7 +30,10 @@ def test_a_hard_cap_ends_the_task_before_the_next_request(
     assert [one.tokens for one in world.bill].count(MUCH) == 1
     assert len(model.seen) == 1
     (step,) = shown["task"]["steps"]
-    assert f"limit of ${CAP} is reached" in step["error"] and "--max-cost" in step["error"]
+    assert (
+        f"limit of {money(Decimal(CAP))} is reached" in step["error"]
+        and "--max-cost" in step["error"]
+    )
     assert world.spend(task).cost > Decimal(CAP)
     world.balanced(task)
 
@@ -55,6 +59,19 @@ def test_a_soft_cap_holds_the_request_until_somebody_decides(
     else:
         assert (shown["state"], shown["reason"]) == ("failed", "budget"), (shown, task.output)
         assert len(model.seen) == 1
+    world.balanced(task)
+
+
+@pytest.mark.promise("R1", "R2")
+@pytest.mark.runtimes("cli-anthropic", slow=("claude-code",))
+def test_an_agent_that_does_not_come_to_an_end_is_held_to_its_turns(
+    world: World, model: Model, runtime: Runtime
+) -> None:
+    model.play(*[runtime.shell("true")] * 20)
+    task = world.run(runtime, "Go on and on.", "--max-turns", "3", "--permissions", "allow")
+    shown = task.shown
+    assert (shown["state"], shown["reason"]) == ("failed", "turns"), (shown, task.output)
+    assert len(model.seen) == 3
     world.balanced(task)
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from engine_help import PATIENCE, await_death
+from engine_help import PATIENCE
 from world import Runtime, Task, World
 
-from tenuto.keeper import procfs
 from tenuto.testing.models import Gate, Model, Say, Slow
 
 GONE_S = 1.0
@@ -56,12 +54,13 @@ def test_an_interrupted_task_goes_on_in_the_runtimes_own_session(
     world.balanced(task)
 
     # again, while a tool runs
-    nap = f"sleep {time.time():.6f}"  # to be known among all processes
-    model.play(runtime.shell(nap), by="request", bare=False)
+    nap = Nap(world.folder / f"nap-{runtime.name}")
+    model.play(runtime.shell(nap.command), by="request", bare=False)
     assert world("resume", "-d", task.id).returncode == 0
-    tool = born(nap)
-    assert interrupt(task)["state"] == "interrupted"
-    assert await_death(tool, 0), "the tool lives"
+    with nap:
+        assert nap.said(PATIENCE) == b"up\n", (task.shown, task.output)
+        assert interrupt(task)["state"] == "interrupted"
+        assert nap.said(0) == b"", "the tool lives"
     assert "heliotrope" in str(model.shown.raw)
     assert "Something was said already" in str(model.shown.raw) or not runtime.keeps_cut
     world.balanced(task)
@@ -72,22 +71,50 @@ def test_an_interrupted_task_goes_on_in_the_runtimes_own_session(
     assert shown["state"] == "succeeded", (shown, task.output)
     (step,) = shown["task"]["steps"]
     assert step["output"] == "It was heliotrope." and step["attempts"] == 3
-    assert step["session"] == before["session"]
-    assert nap in str(model.shown.raw), "the session does not know of its own tool"
+    if runtime.keeps_turn:
+        assert step["session"] == before["session"]
+        assert nap.command in str(model.shown.raw), "the session does not know of its own tool"
+    else:
+        assert step["session"] != before["session"] and "a new session begins" in task.output
     world.balanced(task)
 
 
-def born(command: str) -> int:
-    """Wait until a tool runs; return its pid, whatever it believes that to be."""
-    wanted = command.replace(" ", "\0").encode() + b"\0"
-    limit = time.monotonic() + PATIENCE
-    while time.monotonic() < limit:
-        for pid in procfs.all_pids():
-            with suppress(OSError):
-                if Path(f"/proc/{pid}/cmdline").read_bytes() == wanted:
-                    return pid
-        time.sleep(0.02)
-    raise AssertionError("the tool never ran")
+@pytest.mark.promise("X4", "R1", "B1")
+@pytest.mark.runtimes("claude-code", slow=("codex", "cli-anthropic"))
+def test_a_task_at_its_deadline_leaves_nothing_and_its_spend_counts(
+    world: World, runtime: Runtime
+) -> None:
+    task = begin(world, runtime, "--permissions", "allow", "--idle", "6s")
+    shown = task.wait()
+    assert (shown["state"], shown["reason"]) == ("failed", "idle"), (shown, task.output)
+    task.gone_within(GONE_S)
+    (step,) = task.task["steps"]
+    assert step["status"] == "interrupted" and "the idle deadline asked for" in step["error"]
+    assert world.is_closed(task)
+    world.balanced(task)
+
+
+class Nap:
+    """A tool that says when it runs, and whose end is seen, over a pipe with a name."""
+
+    def __init__(self, path: Path) -> None:
+        script = path.with_suffix(".sh")
+        script.write_text(f"exec > {path}\necho up\nexec sleep 600\n")
+        os.mkfifo(path)
+        self.command = f"sh {script}"
+        self._path = path
+
+    def __enter__(self) -> Nap:
+        self._pipe = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._pipe)
+
+    def said(self, patience: float) -> bytes | None:
+        """Return what it says next, nothing once it has ended, None if nothing happens."""
+        ready, _, _ = select.select([self._pipe], [], [], patience)
+        return os.read(self._pipe, 100) if ready else None
 
 
 @pytest.mark.promise("R1", "D3", "X11", "B1")

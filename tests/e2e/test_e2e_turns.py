@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from runtimes import MAIN
 from world import KEYS, Runtime, World
@@ -34,9 +36,29 @@ def test_a_task_uses_its_own_tools_and_ours(world: World, model: Model, runtime:
     # the gateway alone has the real key: nothing that the runtime was given is one
     sent = {one.headers.get(name, "") for one in model.seen for name in _KEY_HEADERS} - {""}
     assert {one.removeprefix("Bearer ") for one in sent} <= set(KEYS.values()) and len(sent) == 1
-    told = world("export", task.below()[0]).stdout
-    assert not [key for key in KEYS.values() if key in told]
+    assert world.is_closed(task), "what it was given to reach the gateway serves nobody any more"
+    for one in (task.id, *task.below()):
+        told = world("export", one).stdout + world("show", one, "--events").stdout
+        assert not [key for key in KEYS.values() if key in told]
     world.balanced(task)
+
+
+@pytest.mark.promise("B3", "X16")
+@pytest.mark.runtimes("claude-code", "cli-anthropic", slow=("codex",))
+def test_no_real_key_is_where_an_agent_finds_it(
+    world: World, model: Model, runtime: Runtime
+) -> None:
+    look = "env; tr '\\0' '\\n' < /proc/$PPID/environ; ps axww -o args; echo looked"
+    model.play(*runtime.opens, runtime.shell(look), "I looked around.")
+    task = world.run(runtime, "Look around.", "--permissions", "allow")
+    assert task.state == "succeeded", task.output
+    seen = model.shown.last
+    assert "looked" in seen and "TENUTO_EXECUTION" in seen
+    assert not [name for name, key in KEYS.items() if key in seen]
+    for path in (*world.folder.rglob("*"), *Path(world.project.home).rglob("*")):
+        if path.is_file() and path.stat().st_size < 64 << 20:
+            found = path.read_bytes()
+            assert not [name for name, key in KEYS.items() if key.encode() in found], path
 
 
 def _after_a_refusal(runtime: Runtime) -> tuple[str, str]:

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 from engine_help import (
-    PATIENCE,
     await_death,
     end_everything,
     folded,
@@ -43,6 +42,9 @@ KEYS = {
     "GEMINI_API_KEY": "gm-real-key-of-the-user",
 }
 
+LONGEST_S = 300
+"""More than any task here takes: runtimes of the slow lane start slowly, and try again for minutes."""
+
 
 class Runtime(msgspec.Struct, frozen=True):
     """A runtime as the tests use it: its model, and how its own tools are called."""
@@ -59,8 +61,10 @@ class Runtime(msgspec.Struct, frozen=True):
     """Makes a file with a tool that it asks for first."""
     keeps_cut: bool = True
     """Its session keeps what was said before an interrupt."""
-    endless: tuple[str, ...] = ()
-    """Errors after which it asks again by itself for ever: only an interrupt ends that."""
+    keeps_turn: bool = True
+    """Its session keeps a turn that was interrupted; else a new one begins where it was the first."""
+    compacts: bool = False
+    """It has its model sum up, by itself, what is more than the model takes; and goes on."""
     opens: tuple[Any, ...] = ()
     """What its model has to do before it can call tools of ours."""
 
@@ -101,7 +105,7 @@ class Task:
     def wait(self, until: str = "") -> dict[str, Any]:
         """Wait for the end, or until it waits for somebody."""
         words = ["--until", until] if until else []
-        self.world("wait", self.id, "--up-to", "90s", *words)
+        self.world("wait", self.id, "--up-to", f"{LONGEST_S}s", *words)
         return self.shown
 
     @property
@@ -192,7 +196,7 @@ class World:
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "tenuto.cli.main", *words], cwd=self.folder, env=self.env,
-            capture_output=True, text=True, timeout=PATIENCE + 40, check=False,
+            capture_output=True, text=True, timeout=LONGEST_S + 10, check=False,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -233,6 +237,15 @@ class World:
         try:
             found = [ledger.spend(task.id)] if task is not None else ledger.executions().values()
             return sum(found, Spend())
+        finally:
+            ledger.close()
+
+    def is_closed(self, task: Task) -> bool:
+        """Whether whoever still has a token of a task is refused."""
+        ledger = Ledger(self.project.home)
+        try:
+            grant = ledger.granted(task.id)
+            return grant is not None and grant.closed
         finally:
             ledger.close()
 

@@ -135,6 +135,22 @@ def test_after_a_resume_the_driver_speaks_of_the_record_that_is_there() -> None:
     assert (one.status, one.kind, one.executed_ns) == ("failed", "unknown", 3 * SECOND)
 
 
+@pytest.mark.promise("D6")
+def test_what_a_fork_begins_with_is_not_counted_twice() -> None:
+    task = {**TASK, "forked_from": {"id": "y", "seq": 9}}
+    created = ev.Created(id="x", spec=Spec(kind="task", argv=("d",), cwd="/", task=task))
+    began = ev.Started(pid=1, pid_start=1, keeper_pid=2, keeper_start=2, boot="b")
+    copied = finished(tokens=Tokens(10), cost=Decimal(1))
+    skipped = te.StepFinished(step="c", status="skipped_dependency_failed")
+    own = te.StepFinished(step="b", status="completed", attempt=1, tokens=Tokens(3))
+    events = (created, PLANNED, copied, skipped, began, started("b"), own)
+    recorder = Recorder("x")
+    for seq, one in enumerate(events):
+        recorder.take(seq, seq * SECOND, msgspec.json.encode(one))
+    assert brief(recorder.records) == [("b", "completed", "")]
+    assert recorder.records[0].tokens == Tokens(3)
+
+
 def test_a_running_step_has_no_record_yet() -> None:
     assert fold(started(), used(5)) == []
 

@@ -92,6 +92,48 @@ def _the_command_line(execution: str, capfd: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.asyncio
+@pytest.mark.promise("B1")
+async def test_steps_in_one_session_are_each_counted(folder: Path) -> None:
+    with_echo(folder)
+    steps = plan(*({"id": f"s{n}", "task": f"[[use:{n},1]] x"} for n in (1, 20, 300)))
+    async with Engine(str(folder)) as engine:
+        ended = await engine.task(plan=steps, strategy="single", wait=60)
+        assert [one["session"] for one in ended.value["steps"]].count(
+            ended.value["steps"][0]["session"]
+        ) == 3, "they speak in one session"
+        assert (ended.value["tokens_in"], ended.value["tokens_out"]) == (321, 3)
+        assert [one["unmetered"] for one in ended.value["steps"]] == [True] * 3
+        assert (await engine.history()).totals.tokens.total == 324
+        assert (await engine.budget()).day.tokens.total == 324, "and by the budget"
+
+
+@pytest.mark.asyncio
+async def test_the_history_is_read_page_by_page_and_a_fork_counts_its_own_steps_only(
+    folder: Path,
+) -> None:
+    with_echo(folder)
+    steps = plan(
+        {"id": "a", "task": "[[use:100,1]] x"},
+        {"id": "b", "task": "[[use:20,1]] x", "depends_on": ["a"]},
+    )
+    async with Engine(str(folder)) as engine:
+        ended = await engine.task(plan=steps, wait=60)
+        (place,) = [one for one in await engine.checkpoints(ended.id) if one.what == "a completed"]
+        forked = await engine.resume(ended.id, from_seq=place.seq, wait=60)
+        assert [one["role"] for one in forked.value["steps"]] == ["developer"] * 2
+        everything = await engine.history()
+        assert everything.totals.count == 3
+        assert everything.totals.tokens.total == 101 + 21 + 21
+        assert [one.step for one in (await engine.history(forked.id)).records] == ["b"]
+        first = await engine.history(most=2)
+        second = await engine.history(most=2, before=first.records[-1].place)
+        assert first.records + second.records == everything.records
+        assert first.totals == second.totals == everything.totals
+        of_one = await engine.history(ended.id, most=1)
+        assert (await engine.history(ended.id, before=of_one.records[0].place)).totals.count == 2
+
+
+@pytest.mark.asyncio
 async def test_interrupted_and_resumed_has_both(
     folder: Path,
 ) -> None:

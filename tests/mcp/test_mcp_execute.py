@@ -274,6 +274,24 @@ def test_a_long_running_list_is_cut_in_both_forms():
     assert listed([]) == ("Running now: nothing.", {"running": []})
 
 
+@pytest.mark.promise("M1", "X9")
+def test_the_gateway_is_listed_only_where_all_is_asked_for(place: Place):
+    started = place.cli("run", "-d", "--title", "metering gateway", "--", "sleep", "100")
+    gateway = started.stdout.strip()
+    wire = place.wire()
+    ours = wire.call("execute", code=SLEEP, language="python", wait=0)
+    ours = ours["structuredContent"]["execution_id"]
+
+    def listed_ids(**given: object) -> set[str]:
+        found = wire.call("list", **given)["structuredContent"]["executions"]
+        return {one["execution_id"] for one in found}
+
+    assert listed_ids() == listed_ids(limit=1) == listed_ids(which="async") == {ours}
+    found = wire.call("execute", action="list_async_executions")["structuredContent"]
+    assert {one["execution_id"] for one in found["executions"]} == {ours}
+    assert listed_ids(which="all") == {ours, gateway}
+
+
 @pytest.mark.promise("X16")
 def test_known_secrets_are_not_shown(place: Place):
     place.env["SOME_API_KEY"] = "very-secret-value-1"

@@ -106,6 +106,7 @@ class Served:
         self.limits = BudgetLimits()
         self.asked: asyncio.Queue[tuple[str, str, Sequence[Crossing]]] = asyncio.Queue()
         self.warned: asyncio.Queue[tuple[str, str, Sequence[Crossing]]] = asyncio.Queue()
+        self.troubles: asyncio.Queue[tuple[str, str, str]] = asyncio.Queue()
         self.environ = environ
         self.options = options
 
@@ -121,7 +122,8 @@ class Served:
         self._upstream = client_for(where, _TRUST)
         given = {
             "prices": Prices(), "limits": lambda: self.limits,
-            "on_ask": teller(self.asked), "on_warn": teller(self.warned), **self.options,
+            "on_ask": teller(self.asked), "on_warn": teller(self.warned),
+            "on_trouble": teller(self.troubles), **self.options,
         }  # fmt: skip
         self.gateway = Gateway(self.ledger, where, self.secret, self._upstream, **given)
         sock = socket.create_server(("127.0.0.1", 0))

@@ -112,7 +112,7 @@ async def test_a_soft_bound_warns_once_and_the_work_goes_on(served, model):
         assert (await served.post(ANTHROPIC)).status_code == 200
     execution, step, crossings = await served.warned.get()
     assert (execution, step) == (served.execution, "one")
-    assert str(crossings[0]) == "the daily limit of $10 is reached ($10 spent or reserved)"
+    assert str(crossings[0]) == "the daily limit of $10.00 is reached ($10.00 spent or reserved)"
     assert served.warned.empty()
 
 

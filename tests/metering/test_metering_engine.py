@@ -57,6 +57,13 @@ def ask(endpoint, **more):
         line.close()
 
 
+def living(engine):
+    """Return an execution that lives for as long as the test does: tokens of others are refused."""
+    execution_id, sock = engine.start(engine.command(["sleep", "1000"], Options(detached=True)))
+    sock.close()
+    return execution_id
+
+
 @pytest.mark.promise("B3")
 def test_the_gateway_is_an_execution_that_is_found_again(engine, model):
     info = gateways.ensure(engine)
@@ -65,7 +72,7 @@ def test_the_gateway_is_an_execution_that_is_found_again(engine, model):
     assert (listed.id, listed.title, listed.kind) == (info.execution_id, gateways.TITLE, "command")
     assert listed.parent is None
     model.play(Say("yes", usage=Tokens(3, 4)), by="request")
-    task = new_id()
+    task = living(engine)
     status, answer = ask(gateways.endpoint(info, task, "one"))
     assert status == 200, answer
     with budgets.opened(engine.project) as ledger:
@@ -98,7 +105,7 @@ def test_many_who_need_it_at_once_start_one(engine, project):
 @pytest.mark.promise("B3", "X16")
 def test_the_real_key_is_in_no_file_and_in_nothing_a_runtime_gets(engine, model):
     info = gateways.ensure(engine)
-    endpoint = gateways.endpoint(info, new_id(), "one")
+    endpoint = gateways.endpoint(info, living(engine), "one")
     model.play("yes", by="request")
     assert ask(endpoint)[0] == 200
     assert KEY not in repr(endpoint)
@@ -112,12 +119,39 @@ def test_the_real_key_is_in_no_file_and_in_nothing_a_runtime_gets(engine, model)
     assert (Path(engine.project.home) / "gateway" / "key").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.promise("B3", "X16")
+@pytest.mark.parametrize("how", ["said", "killed", "never"])
+def test_a_token_is_refused_once_its_task_has_ended(engine, model, how):
+    info = gateways.ensure(engine)
+    model.play("yes", by="request")
+    task = living(engine) if how != "never" else new_id()
+    endpoint = gateways.endpoint(info, task, "one")
+    if how != "never":
+        assert ask(endpoint)[0] == 200
+    if how == "killed":
+        engine.kill(task)
+    elif how == "said":
+        with budgets.opened(engine.project) as ledger:
+            budgets.close(ledger, task)
+    status, answer = ask(endpoint)
+    assert status == 401 and "has ended" in answer["error"]["message"], answer
+    line = http.client.HTTPConnection(endpoint.url.removeprefix("http://"), timeout=60)
+    line.request("GET", "/anthropic/v1/models", headers={"x-api-key": endpoint.token})
+    assert line.getresponse().status == 401, "nothing that is free, either"
+    line.close()
+    assert len(model.seen) == (how != "never")
+    if how == "said":  # it is taken up again
+        with budgets.opened(engine.project) as ledger:
+            ledger.grant(Grant(task))
+        assert ask(endpoint)[0] == 200
+
+
 @pytest.mark.promise("B3")
 def test_a_killed_gateway_counts_what_was_under_way_and_the_next_has_the_same_port(engine, model):
     info = gateways.ensure(engine)
     gate = Gate()
     model.play(Slow(gate, "first"), "second", by="request")
-    task = new_id()
+    task = living(engine)
     endpoint = gateways.endpoint(info, task, "one")
     failed = []
 
@@ -153,7 +187,7 @@ def test_another_key_has_another_gateway(engine, model):
     other = gateways.ensure(engine, {**engine.environ, "ANTHROPIC_API_KEY": "sk-of-another"})
     assert one.execution_id != other.execution_id
     model.play("a", "b", by="request")
-    task = new_id()
+    task = living(engine)
     assert ask(gateways.endpoint(one, task, "s"))[0] == 200
     assert ask(gateways.endpoint(other, task, "s"))[0] == 200
     assert [seen.headers["x-api-key"] for seen in model.seen] == [KEY, "sk-of-another"]
@@ -198,13 +232,15 @@ def test_a_task_that_is_gone_cannot_be_told(engine):
 @pytest.mark.promise("B2")
 def test_limits_that_are_set_hold_at_the_next_request(engine, model):
     info = gateways.ensure(engine)
-    endpoint = gateways.endpoint(info, new_id(), "one")
+    endpoint = gateways.endpoint(info, living(engine), "one")
     model.play(*["yes"] * 9, by="request")
     assert ask(endpoint)[0] == 200
     budgets.set_limits(engine, daily=Decimal(0), hard=True)
     status, answer = ask(endpoint)
     assert status == 400
-    assert answer["error"]["message"].startswith("Tenuto budget: the daily limit of $0 is reached")
+    assert answer["error"]["message"].startswith(
+        "Tenuto budget: the daily limit of $0.00 is reached"
+    )
     budgets.set_limits(engine, daily=None)
     assert ask(endpoint)[0] == 200
 
@@ -244,9 +280,10 @@ def test_limits_are_set_checked_and_kept(engine):
         with pytest.raises(InvalidInput):
             budgets.set_limits(engine, **bad)
     path = Path(engine.project.home, "budget.json")
-    path.write_text("{")
-    with pytest.raises(InvalidInput):
-        budgets.report(engine)
+    for text in ("{", '{"daily": "NaN"}', '{"task": "-1"}', '{"monthly": "1e999999999"}', "[]"):
+        path.write_text(text)
+        with pytest.raises(InvalidInput, match="cannot be read"):
+            budgets.report(engine)
 
 
 def test_windows_are_reset_by_name(engine):

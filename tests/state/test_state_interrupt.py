@@ -105,7 +105,7 @@ def test_a_driver_that_ignores_everything_but_sigkill_is_ended_and_its_state_sav
     assert not folded(project, program).live
     state = decode_state((Path(project.folder(execution_id)) / "state.json").read_bytes())
     assert state.status == "interrupted"
-    assert state.cursor.running == ("b",)
+    assert (state.cursor.running, state.cursor.interrupted) == ((), ("b",))
 
 
 @pytest.mark.promise("D3")

@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,10 @@ class Keeping:
         assert self.line is not None
         self.line.write(data)
 
+    def send_now(self, data: bytes) -> bool:
+        del data
+        return False  # in the loop's turn, then
+
     async def listen(self, sock: socket.socket) -> None:
         reader, self.line = await asyncio.open_unix_connection(sock=sock, limit=1 << 26)
         while line := await reader.readline():
@@ -146,15 +150,20 @@ class Life:
 
         safe = teller.safe
 
-        async def noted(*events: TaskEvent) -> None:
-            await safe(*events)
+        def noted(*events: TaskEvent) -> asyncio.Future[None]:
+            saved = safe(*events)
+            saved.add_done_callback(lambda _: told(events))
+            return saved
+
+        def told(events: tuple[TaskEvent, ...]) -> None:
             for event in events:
                 if isinstance(event, StepFinished):
                     self._recorder.told((event.step, event.output))
 
         teller.safe = noted  # type: ignore[method-assign]
 
-        async def walk(step: Step) -> StepFinished:
+        async def walk(step: Step, gate: Callable[[], Awaitable[None]]) -> StepFinished:
+            await gate()
             teller.tell(StepStarted(step=step.id, attempt=1, runtime="side"))
             await asyncio.sleep(self._rng.uniform(0, 0.01))
             teller.tell(StepSession(step=step.id, session=f"of {step.id}"))

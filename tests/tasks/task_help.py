@@ -40,6 +40,7 @@ second = "task_runners:SECOND"
 deaf = "task_runners:DeafRunner"
 tired = "task_runners:TiredRunner"
 bomb = "task_runners:BombRunner"
+nest = "task_runners:NestRunner"
 blocked = "task_runners:BlockedRunner"
 [strategies]
 pair = "task_runners:pair"

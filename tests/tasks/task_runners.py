@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 
@@ -177,6 +178,21 @@ def _talk_nonsense() -> None:
                     with contextlib.suppress(OSError):
                         line.setblocking(False)
                         line.send(b"\n".join(lines) + b"\n")
+
+
+class NestRunner(EchoRunner):
+    """Its process starts a task of its own, which hangs, and notes its id."""
+
+    def __init__(self) -> None:
+        super().__init__("nest", "nest")
+
+    async def open(self, request: RunRequest, nursery: Nursery) -> EchoSession:
+        words = [sys.executable, "-m", "tenuto.cli.main", "task", "-d", "--runtime", "echo"]
+        child = await nursery.spawn([*words, "[[hang]] inside"], cwd=request.cwd)
+        async for line in child.lines():
+            _note(f"nested {line.decode()}")
+        await child.wait()
+        return await super().open(request, nursery)
 
 
 class TiredRunner(DeafRunner):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from tenuto.core.errors import RunnerFailed
-from tenuto.core.runs import Probe
+from tenuto.core.runs import Capabilities, Probe
 from tenuto.engine.driving.choosing import Chooser
 from tenuto.testing.agents import EchoRunner
 
@@ -46,6 +46,26 @@ def test_the_first_that_works_is_taken_unless_another_is_preferred_or_named() ->
         return [one.name for one in found]
 
     assert asyncio.run(names()) == ["b", "c", "b", "c"]
+
+
+@pytest.mark.promise("R3", "R2")
+def test_who_can_ask_nobody_is_taken_only_where_all_is_allowed() -> None:
+    class Mute(Kind):
+        capabilities = Capabilities(unasking=True)
+
+    made = {"mute": Mute(HERE, "f"), "asks": Kind(HERE, "f")}
+
+    async def walk() -> None:
+        free = Chooser(lambda name: made[name], list(made), None, {})
+        assert (await free.choose(None)).name == (await free.choose("mute")).name == "mute"
+        held = Chooser(lambda name: made[name], list(made), None, {}, asks=True)
+        found = await held.choose(None)
+        assert found.name == "asks" and "mute can ask nobody" in found.reason
+        with pytest.raises(RunnerFailed, match="mute can ask nobody") as refused:
+            await held.choose("mute")  # it was named: nobody else is taken in its place
+        assert refused.value.kind == "permission" and "--permissions allow" in refused.value.hint
+
+    asyncio.run(walk())
 
 
 @pytest.mark.promise("R3")

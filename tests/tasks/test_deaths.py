@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_progress import Memory, driver, graphs
+from test_progress import Memory, behind, driver, graphs
 
 from tenuto.core.errors import EngineFault
 from tenuto.core.plan import Plan, Step
@@ -46,9 +46,11 @@ class Mortal(Memory):
             self._left -= 1
             super().tell(event)
 
-    async def safe(self, *events: TaskEvent) -> None:
+    def safe(self, *events: TaskEvent) -> asyncio.Future[None]:
         self.tell(*events)
-        upto = len(self.events)
+        return asyncio.ensure_future(self._sync(len(self.events)))
+
+    async def _sync(self, upto: int) -> None:
         await asyncio.sleep(0)
         self.synced = max(self.synced, upto)
         if self._left <= 0:
@@ -113,7 +115,7 @@ def live(
     async def whole() -> str:
         # of several steps that die at once, asyncio would complain about all but one
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        return await made.run(walk, concurrency)
+        return await made.run(behind(walk), concurrency)
 
     try:
         return asyncio.run(whole())
@@ -130,7 +132,7 @@ def lived(
     async def walk(step: Step) -> StepFinished:
         return answer(whole.progress.steps, step, failing)
 
-    status = asyncio.run(driver(whole, plan, further).run(walk, concurrency))
+    status = asyncio.run(driver(whole, plan, further).run(behind(walk), concurrency))
     events: list[TaskEvent] = []
     for left, stop_at, lost in [*lives, (10**9, 0, 0)]:
         memory = Mortal(events, left)
@@ -204,7 +206,7 @@ def test_steps_behind_a_skipped_one_are_skipped_where_the_tape_was_cut_between_t
     async def walk(step: Step) -> StepFinished:
         raise AssertionError(f"{step.id} can never begin")
 
-    assert asyncio.run(driver(memory, plan).run(walk, 4)) == "failed"
+    assert asyncio.run(driver(memory, plan).run(behind(walk), 4)) == "failed"
     assert memory.progress.steps["c"].status == "skipped_dependency_failed"
 
 
@@ -218,11 +220,11 @@ def test_what_goes_wrong_while_a_task_is_stopped_is_no_failure_of_its_step() -> 
         first.stop()
         raise EngineFault("no keeper could be started: Broken pipe")
 
-    assert asyncio.run(first.run(stopped, 4)) == "interrupted"
+    assert asyncio.run(first.run(behind(stopped), 4)) == "interrupted"
     assert memory.progress.steps["a"].status == "interrupted"
     assert memory.progress.steps["b"].status == "pending"
 
     async def walk(step: Step) -> StepFinished:
         return StepFinished(step=step.id, status="completed")
 
-    assert asyncio.run(driver(memory, plan).run(walk, 4)) == "completed"
+    assert asyncio.run(driver(memory, plan).run(behind(walk), 4)) == "completed"

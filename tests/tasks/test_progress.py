@@ -20,7 +20,7 @@ from tenuto.core.progress import Progress
 from tenuto.core.rounds import round_of
 from tenuto.core.task_events import PlanExtended, Planned, StepFinished, StepStarted, TaskEvent
 from tenuto.engine.driving.asking import Desk
-from tenuto.engine.driving.drive import Driver, aggregated
+from tenuto.engine.driving.drive import Driver, Walk, aggregated
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.teller import Teller
 from tenuto.engine.strategies import extend
@@ -42,10 +42,10 @@ class Memory:
             self.events.append(event)
             self.progress.apply(event)
 
-    async def safe(self, *events: TaskEvent) -> None:
+    def safe(self, *events: TaskEvent) -> asyncio.Future[None]:
         self.safe_calls += 1
         self.tell(*events)
-        await asyncio.sleep(0)
+        return asyncio.ensure_future(asyncio.sleep(0))
 
     def wait_for(self, on: str, detail: str) -> None: ...
 
@@ -64,7 +64,17 @@ def run(
     plan: Plan, walk: Callable[[Step], Awaitable[StepFinished]], concurrency: int = 4, **more: Any
 ) -> tuple[str, Memory]:
     memory = Memory()
-    return asyncio.run(driver(memory, plan, **more).run(walk, concurrency)), memory
+    return asyncio.run(driver(memory, plan, **more).run(behind(walk), concurrency)), memory
+
+
+def behind(walk: Callable[[Step], Awaitable[StepFinished]]) -> Walk:
+    """Return a walk that has nothing to prepare."""
+
+    async def gated(step: Step, gate: Callable[[], Awaitable[None]]) -> StepFinished:
+        await gate()
+        return await walk(step)
+
+    return gated
 
 
 @st.composite
@@ -151,7 +161,7 @@ def test_a_drivers_last_words_go_out_whole_however_slowly_they_are_read() -> Non
         teller = Teller(near, Progress())
         await teller.open()
         teller.value(lambda _: "x" * 2_000_000)
-        await teller.outcome("succeeded")
+        teller.outcome("succeeded")
         closing = asyncio.create_task(teller.close())
         for _ in range(10):
             await asyncio.sleep(0)
@@ -222,7 +232,7 @@ def test_what_has_ended_is_not_run_again_and_what_was_cut_short_is() -> None:
         return StepFinished(step=step.id, status="completed", tokens=Tokens(1, 2))
 
     made = driver(memory, Plan(steps=(Step("never", "x"),)))
-    assert asyncio.run(made.run(walk, 4)) == "completed"
+    assert asyncio.run(made.run(behind(walk), 4)) == "completed"
     assert seen == ["b", "c"]
     assert memory.progress.steps["a"].output == "kept"
     assert (memory.progress.cost, memory.progress.tokens) == (Decimal("0.5"), Tokens(2, 4))
@@ -255,7 +265,7 @@ def test_what_follows_from_a_review_is_made_up_for_once() -> None:
         return extend(plan, step, output, round_of(plan, step)), None
 
     for _ in range(2):
-        assert asyncio.run(driver(memory, plan, further).run(walk, 4)) == "completed"
+        assert asyncio.run(driver(memory, plan, further).run(behind(walk), 4)) == "completed"
         assert seen == ["dev.2", "rev.2", "ship"]
 
 
@@ -273,7 +283,7 @@ def test_ends_of_steps_are_kept_where_the_plan_before_them_is_lost() -> None:
         return StepFinished(step=step.id, status="completed")
 
     plan = Plan(steps=(Step("a", "x"), Step("b", "x", depends_on=("a",))))
-    assert asyncio.run(driver(memory, plan).run(walk, 4)) == "completed"
+    assert asyncio.run(driver(memory, plan).run(behind(walk), 4)) == "completed"
     assert seen == ["b"] and memory.progress.steps["a"].output == "kept"
 
 
@@ -287,7 +297,7 @@ def test_a_stop_starts_nothing_more() -> None:
         made.stop()
         return StepFinished(step=step.id, status="completed")
 
-    assert asyncio.run(made.run(walk, 4)) == "interrupted"
+    assert asyncio.run(made.run(behind(walk), 4)) == "interrupted"
     assert memory.progress.steps["b"].status == "pending"
 
 

@@ -41,6 +41,54 @@ def test_a_plan_that_cannot_run_is_refused_and_leaves_nothing(
     assert list(project.all_ids()) == []
 
 
+@pytest.mark.promise("G2", "U1")
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ({"id": "a", "task": 5}, "steps[0].task is 5: Expected `str`, got `int`"),
+        ({"id": "a", "task": "x", "depends_on": "b"}, 'steps[0].depends_on is "b": Expected'),
+        ({"id": "a", "task": "x", "max_cost": "lots"}, 'steps[0].max_cost is "lots": Invalid'),
+        ({"id": "a", "task": "x", "retry": {"times": "9x"}}, 'steps[0].retry.times is "9x"'),
+        ({"id": "a", "task": "x", "in_flight": None}, "steps[0].in_flight is null"),
+        ({"id": "a", "why": "y" * 500}, f'steps[0] is {{"id":"a","why":"{"y" * 60}'),
+    ],
+)  # fmt: skip
+def test_a_value_that_does_not_fit_is_quoted(cli: CommandLine, step: Any, said: str) -> None:
+    done = cli("task", "--plan", "-", input=document(step))
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert "y" * 100 not in done.stderr
+
+
+@pytest.mark.promise("U1")
+def test_show_tells_what_was_asked_for_and_not_how_it_is_driven(cli: CommandLine) -> None:
+    words = ["--max-cost", "2.50", "--title", "a name", "--runtime", "echo", "--role", "developer"]
+    done = cli("task", *words, "[[say:well]] do it")
+    assert done.returncode == 0, done.stderr
+    (one,) = cli.json("ps", "-a", "--kind", "task")
+    shown = cli("show", one["id"]).stdout
+    assert "tenuto.engine.driving" not in shown and "command " not in shown
+    assert "\ntask       [[say:well]] do it\n" in shown
+    assert "max_cost 2.50" in shown and "runtime echo" in shown and "role developer" in shown
+    done = cli(
+        "task", "--plan", "-", input=document({"id": "a", "task": "x"}, {"id": "b", "task": "y"})
+    )
+    assert done.returncode == 0, done.stderr
+    assert (
+        "plan       2 steps: a, b"
+        in cli("show", cli.json("ps", "-a", "--kind", "task")[0]["id"]).stdout
+    )
+
+
+@pytest.mark.promise("R1", "U1")
+def test_a_bound_on_turns_that_a_runtime_does_not_take_is_warned_of(cli: CommandLine) -> None:
+    words = ["--runtime", "echo", "--max-turns", "3"]
+    done = cli("task", *words, "[[say:well]] do it")
+    assert done.returncode == 0 and "warning: echo takes no bound on its turns" in done.stdout
+    (one,) = cli.json("ps", "-a", "--kind", "task")
+    assert len(cli.json("show", one["id"])["task"]["warnings"]) == 1
+    assert cli("task", "--max-turns", "0", "x").returncode == 2
+
+
 @pytest.mark.promise("G2")
 def test_a_cycle_is_named_step_by_step(cli: CommandLine) -> None:
     done = cli("task", "--plan", "-", input=CYCLE)

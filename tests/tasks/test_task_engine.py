@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from engine_help import events_of, require_program
-from task_help import end_of, finished, outputs, plan, side, started, statuses, value
+from task_help import end_of, finished, outputs, plan, progress, side, started, statuses, value
 
 from tenuto import Engine, InvalidInput, NotRunning
 from tenuto.core.errors import InvalidPlan, UnknownName
 from tenuto.core.plan import Retry, Step
 from tenuto.core.states import WaitingFor
+from tenuto.engine.tasks import result_document
 from tenuto.stores.layout import Project
 
 pytestmark = pytest.mark.asyncio
@@ -232,6 +233,19 @@ async def test_what_may_pass_is_tried_again_after_a_pause_that_doubles(
     assert [text.partition(":")[0] for text in said] == ["try 2 in 0.05 s", "try 3 in 0.1 s"]
 
 
+@pytest.mark.promise("R2", "U1")
+async def test_what_a_runtime_tries_again_is_shown_until_it_goes_on(
+    tasks: Engine, project: Project
+) -> None:
+    snapshot = await tasks.task("[[retry:529]] [[hang]]", wait=0)
+    await tasks.wait(snapshot.id, until="echo tries again: again", up_to=60)
+    shown = progress(project, snapshot.id)
+    assert (shown.steps["task"].status, shown.steps["task"].trouble) == ("running", "again")
+    assert result_document(shown)["steps"][0]["trouble"] == "again"
+    await tasks.interrupt(snapshot.id)
+    assert not progress(project, snapshot.id).steps["task"].trouble
+
+
 @pytest.mark.promise("G2")
 async def test_any_failure_is_tried_again_where_that_was_asked_for(tasks: Engine) -> None:
     again = Retry(times=1, pause=0.01, on_any=True)
@@ -321,6 +335,27 @@ async def test_without_any_runtime_each_one_says_what_it_lacks(
     assert (snapshot.state, snapshot.reason) == ("failed", "missing")
     for part in ("echo: nobody installed it", "first: it is outdated", "second: it is auth"):
         assert part in snapshot.detail
+
+
+@pytest.mark.promise("B2", "R2")
+async def test_an_approval_is_for_what_was_asked_when_it_was_given(
+    tasks: Engine, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = plan(Step("a", "[[ask:Bash]]"), Step("b", "[[ask:Bash]]"))
+    waiting = await tasks.task(plan=work, strategy="parallel", permissions="ask", wait=60)
+    while len(events_of(project, waiting.id, "asked")) < 2:
+        await tasks.wait(waiting.id, 0.01)
+    seen = progress(project, waiting.id)
+    later = seen.asked.pop(2)
+    with monkeypatch.context() as patch:  # as if the second came right after somebody had looked
+        patch.setattr("tenuto.engine.tasks.progress_of", lambda _: seen)
+        (decided,) = await tasks.approve(waiting.id)
+    assert decided.n == 1
+    still = await tasks.progress(waiting.id)
+    assert still.asked == {2: later}
+    assert (await tasks.wait(waiting.id, 60)).waiting_for is WaitingFor.APPROVAL
+    await tasks.deny(waiting.id)
+    await end_of(tasks, waiting.id)
 
 
 # Budgets

@@ -166,9 +166,11 @@ def test_a_session_that_its_runtime_does_not_have_is_begun_anew(
     assert again.session != gone
     told = [one["what"] for one in events_of(project, execution_id, "step_said")]
     assert [one["text"] for one in told if one["type"] == "retried"] == [
-        f"its session is gone, a new one begins: there is no session {gone} (begin a new one)"
+        f"there is no session {gone} (begin a new one); a new session begins"
     ]
     assert engine.kill(execution_id).state == "killed"
+    said = "".join(one.text for one in engine.logs(execution_id))
+    assert f"there is no session {gone}" in said and "; a new session begins" in said
 
 
 @pytest.mark.promise("D3")

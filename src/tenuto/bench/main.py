@@ -16,6 +16,7 @@ from tenuto.bench import (
     deno,
     history,
     hostcalls,
+    interrupts,
     mcp,
     metering,
     output,
@@ -53,6 +54,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "deno": deno.deno,
     "metering": metering.metering,
     "tasks": tasks.tasks,
+    "interrupts": interrupts.interrupts,
 }
 
 

@@ -150,7 +150,9 @@ def _gateway(place: Place, times: int) -> Iterator[Row]:
         begin = time.perf_counter()
         gateways.ensure(engine, environ)
         yield Row(what="gateway: found again", ours=(time.perf_counter() - begin) * 1000)
-        endpoint = gateways.endpoint(info, new_id(), "s")
+        endpoint = gateways.endpoint(
+            info, info.execution_id, "s"
+        )  # a task must live, and this does
         direct = http.client.HTTPConnection("127.0.0.1", port)
         through = http.client.HTTPConnection(endpoint.url.removeprefix("http://"))
         straight: list[float] = []

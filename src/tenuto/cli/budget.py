@@ -12,6 +12,7 @@ from tenuto.cli.table import pairs, table
 from tenuto.cli.words import plural
 from tenuto.core.errors import InvalidInput
 from tenuto.core.ids import short
+from tenuto.core.quantities import money
 from tenuto.engine import budgets
 from tenuto.engine.settings import parse_dollars
 
@@ -52,7 +53,7 @@ def budget(args: argparse.Namespace, console: Console) -> int:
     facts = [
         ("today", _against(report.day, limits.daily)),
         ("this month", _against(report.month, limits.monthly)),
-        ("each task", "no limit" if limits.task is None else f"up to {dollars(limits.task)}"),
+        ("each task", "no limit" if limits.task is None else f"up to {money(limits.task)}"),
         ("at a limit", "nothing more is admitted" if limits.hard else "warned, or asked"),
     ]
     console.out("\n".join(pairs(facts)))
@@ -88,18 +89,11 @@ def _limits(words: list[str]) -> dict[str, Decimal | bool | None]:
     return found
 
 
-def dollars(amount: Decimal) -> str:
-    """Return an amount as people read it: cents, and more where it is less than one."""
-    if amount == 0 or amount >= Decimal("0.01"):
-        return f"${amount:.2f}"
-    return f"${amount:.6f}".rstrip("0")
-
-
 def _against(spend: Spend, limit: Decimal | None) -> str:
-    bound = "" if limit is None else f" of {dollars(limit)}"
-    reserved = f", {dollars(spend.reserved)} set aside" if spend.reserved else ""
+    bound = "" if limit is None else f" of {money(limit)}"
+    reserved = f", {money(spend.reserved)} set aside" if spend.reserved else ""
     used = f"{plural(spend.requests, 'request')}, {_in(spend)} tokens in, {spend.tokens.output} out"
-    return f"{dollars(spend.cost)}{bound}{reserved}  ({used})"
+    return f"{money(spend.cost)}{bound}{reserved}  ({used})"
 
 
 def _in(spend: Spend) -> int:
@@ -109,7 +103,7 @@ def _in(spend: Spend) -> int:
 def _cost(spend: Spend) -> str:
     if spend.requests and spend.requests == spend.unpriced:
         return "unknown"
-    return dollars(spend.cost) + ("+?" if spend.unpriced else "")
+    return money(spend.cost) + ("+?" if spend.unpriced else "")
 
 
 def _remarks(report: budgets.BudgetReport) -> list[str]:

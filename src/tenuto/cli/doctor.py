@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tenuto.cli import exits
 from tenuto.cli.arguments import opened
@@ -104,7 +104,7 @@ def _tell(
     console: Console,
 ) -> None:
     rows = [("ok" if check.ok else "WRONG", check.name, check.detail) for check in checks]
-    lines = table(("", "CHECK", "FOUND"), rows, width())
+    lines = table(("", "CHECK", "FOUND"), rows, width(), wrap=True)
     console.out(lines[0])
     for check, line in zip(checks, lines[1:], strict=True):
         console.out(console.paint(line, "green" if check.ok else "red") if not check.ok else line)
@@ -115,10 +115,21 @@ def _tell(
         (one["name"], "there" if one.get("available") else "not there", _found(one))
         for one in runtimes
     ]
-    console.out("\n".join(table(("RUNTIME", "", "FOUND"), found, width())))
-    values = [(one["name"], _text(one["value"]), one["source"]) for one in settings]
+    console.out("\n".join(table(("RUNTIME", "", "FOUND"), found, width(), wrap=True)))
+    places = list(dict.fromkeys(one["source"] for one in settings if "/" in one["source"]))
+    names = [os.path.basename(place) for place in places]
+    marks = {
+        place: name if names.count(name) == 1 else f"{name} {number}"
+        for number, (place, name) in enumerate(zip(places, names, strict=True), 1)
+    }
+    values = [
+        (one["name"], marks.get(one["source"], one["source"]), _text(one["value"]))
+        for one in settings
+    ]
     console.out("")
-    console.out("\n".join(table(("SETTING", "VALUE", "FROM"), values, width())))
+    console.out("\n".join(table(("SETTING", "FROM", "VALUE"), values, width(), wrap=True)))
+    for place, mark in marks.items():
+        console.out(f"{mark}: {place}")
 
 
 def _found(runtime: dict[str, Any]) -> str:
@@ -130,6 +141,10 @@ def _found(runtime: dict[str, Any]) -> str:
 
 
 def _text(value: object) -> str:
-    if value is None:
+    if value is None or value == {}:
         return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_text, cast("tuple[object, ...]", value)))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Exit codes: the child's own; 128+n by signal; 2 usage; 75 handed over; 125 our fault; else 1."""
+"""Exit codes: the child's own; 128+n by signal; 2 usage; 75 handed over; 124 deadline; 125 fault; 1."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 REFUSED = 1
 USAGE = 2
 HANDED_OVER = 75
+DEADLINE = 124
 FAULT = 125
 INTERRUPTED = 130
 KILLED = 137
@@ -42,6 +43,8 @@ def of_snapshot(snapshot: Snapshot) -> int:
         return HANDED_OVER
     if snapshot.state is State.LOST or snapshot.reason == "keeper":
         return FAULT
+    if snapshot.state is State.FAILED and snapshot.reason in ("deadline", "idle"):
+        return DEADLINE  # as timeout(1) has it; the signal was ours
     if snapshot.exit_code:
         return snapshot.exit_code
     if snapshot.signal:

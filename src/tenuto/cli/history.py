@@ -17,6 +17,7 @@ from tenuto.cli.words import plural
 from tenuto.core.ids import short
 from tenuto.core.quantities import brief_duration, iso, parse_moment
 from tenuto.core.states import ENDED, State
+from tenuto.engine.reports import is_gateway
 
 if TYPE_CHECKING:
     import argparse
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
 _MOST = 50
+_SPARE = 40  # for gateways, which nobody started on purpose
 
 
 def history_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +57,9 @@ def history(args: argparse.Namespace, console: Console) -> int:
         if args.id is not None:
             return _of_one(engine, args.id, console)
         since = parse_moment(args.since, time.time_ns()) if args.since else 0
-        found = engine.list(states=tuple(ENDED), since_ns=since, most=args.n or _MOST)
+        most = args.n or _MOST
+        found = engine.list(states=tuple(ENDED), since_ns=since, most=most + _SPARE)
+        found = [one for one in found if not is_gateway(one)][:most]
     totals = _totals(found)
     if console.json:
         from tenuto.engine.documents import execution_document

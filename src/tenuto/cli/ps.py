@@ -1,4 +1,4 @@
-"""tenuto ps: what needs someone, what runs, what is done."""
+"""tenuto ps: what needs someone, what runs, what can go on, what is done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tenuto.cli.table import table
 from tenuto.cli.words import state_of
 from tenuto.core.ids import short
 from tenuto.core.quantities import brief_duration
-from tenuto.core.states import ENDED, LIVE, State
+from tenuto.core.states import ENDED, LIVE, RESUMABLE, State
+from tenuto.engine.reports import serves
 
 if TYPE_CHECKING:
     import argparse
@@ -22,13 +23,19 @@ if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
 _DONE_MOST = 50
+_STOPPED_MOST = 5
 _HEADER = ("ID", "STATE", "TIME", "LINES", "TITLE")
 
 
 def ps_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `tenuto ps`."""
     add = parser.add_argument
-    add("-a", "--all", action="store_true", help="ended ones too (the latest 50)")
+    add(
+        "-a",
+        "--all",
+        action="store_true",
+        help="ended ones too (the latest 50), sessions, the gateway",
+    )
     states = [str(state) for state in State]
     add("--state", choices=states, metavar="S", help=f"one of {', '.join(states)}")
     kinds = ("code", "command", "task", "step")
@@ -45,6 +52,8 @@ def ps(args: argparse.Namespace, console: Console) -> int:
         if args.watch and os.isatty(OUT) and not console.json:
             return _watch(engine, args, console)
         found = _found(engine, args)
+        if not console.json and not console.quiet:
+            found += _stopped(engine, args, found)
         if console.json:
             from tenuto.engine.documents import execution_document
 
@@ -64,23 +73,39 @@ def _found(engine: BlockingEngine, args: argparse.Namespace) -> list[Snapshot]:
 
     def listed(states: Sequence[State], most: int | None) -> list[Snapshot]:
         return engine.list(
-            states=states,
-            kind=args.kind or "",
-            text=args.text,
-            most=args.n or most,
+            states=states, kind=args.kind or "", text=args.text, most=most,
             only_async=args.only_async,
-        )
+        )  # fmt: skip
+
+    def shown(found: list[Snapshot], most: int | None) -> list[Snapshot]:
+        """Leave out what only serves others, unless all is asked for."""
+        return [one for one in found if args.all or one.done or not serves(one)][:most]
 
     if args.state is not None:
-        found = listed((State(args.state),), _DONE_MOST)
-        return [one for one in found if args.all or one.done or not one.session_host]
-    live = listed(tuple(LIVE), None)
-    if not args.all:
-        live = [one for one in live if not one.session_host]
+        state, most = State(args.state), args.n or _DONE_MOST
+        return shown(listed((state,), None if state in LIVE else most), most)
+    live = shown(listed(tuple(LIVE), None), args.n)
     if args.all:
-        return live + listed(tuple(ENDED), _DONE_MOST)
+        return live + listed(tuple(ENDED), args.n or _DONE_MOST)
     narrowed = args.kind or args.text or args.only_async
     return live if narrowed else live + [one for one in engine.at_work() if one.done]
+
+
+def _stopped(
+    engine: BlockingEngine, args: argparse.Namespace, found: Sequence[Snapshot]
+) -> list[Snapshot]:
+    """Return the newest tasks that can be resumed, where nothing narrower was asked for."""
+    narrowed = args.all or args.state or args.text or args.only_async
+    if narrowed or args.kind not in (None, "task"):
+        return []
+    most = args.n or _STOPPED_MOST
+    stopped = engine.list(states=tuple(RESUMABLE), kind="task", most=most)
+    known = {one.id for one in found}
+    return [one for one in stopped if one.id not in known]
+
+
+def _can_go_on(one: Snapshot) -> bool:
+    return one.kind == "task" and one.state in RESUMABLE and not one.left_behind
 
 
 def _lines(found: Sequence[Snapshot], console: Console) -> list[str]:
@@ -88,7 +113,8 @@ def _lines(found: Sequence[Snapshot], console: Console) -> list[str]:
         "Needs you": [one for one in found if one.waiting_for is not None],
         "Running": [one for one in found if one.running and one.waiting_for is None],
         "Left processes behind": [one for one in found if one.left_behind],
-        "Done": [one for one in found if one.done and not one.left_behind],
+        "Can go on: tenuto resume ID": [one for one in found if _can_go_on(one)],
+        "Done": [one for one in found if one.done and not one.left_behind and not _can_go_on(one)],
     }
     ordered = [one for group in groups.values() for one in group]
     # one table, so that the columns of all groups stand under each other
@@ -118,6 +144,7 @@ def _watch(engine: BlockingEngine, args: argparse.Namespace, console: Console) -
     try:
         while True:
             found = _found(engine, args)
+            found += _stopped(engine, args, found)
             lines = _lines(found, console) if found else ["Nothing is running."]
             rows = os.get_terminal_size(OUT).lines or 1000  # 0: it does not say
             text = "\r\n".join(lines[: max(1, rows - 1)])

@@ -85,6 +85,8 @@ def resume_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help=text)
     text = "begin a new task from that checkpoint of it; see: tenuto show ID --checkpoints"
     parser.add_argument("--from", dest="from_seq", metavar="SEQ", type=whole, help=text)
+    text = "go on in that folder: its own is gone, or it ran on another machine"
+    parser.add_argument("--cwd", metavar="DIR", help=text)
     _staying(parser)
 
 
@@ -114,7 +116,7 @@ def resume(args: argparse.Namespace, console: Console) -> int:
         last = [chunk.seq for chunk in engine.logs(engine.resolve(args.id), tail=1)]
         after = max(last, default=-1) if args.from_seq is None else -1
         with follow.uninterrupted() as interruption:
-            resumed = engine.resume(args.id, args.force, args.from_seq)
+            resumed = engine.resume(args.id, args.force, args.from_seq, cwd=args.cwd)
             stay = _stay_of(engine, resumed[0])(engine, console, *resumed, after)
         args.interactive = args.pty = False
         return stay.until_the_end(args, interruption)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tenuto.cli.arguments import add_id, only_running, opened
 from tenuto.cli.console import Console, one_line
 from tenuto.cli.table import pairs
-from tenuto.cli.words import printed_value, state_of
+from tenuto.cli.words import plural, printed_value, state_of
 from tenuto.core.quantities import brief_duration, brief_size, iso
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
 _CODE_LINES = 20
+_NAMED = 12
 
 
 def show_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,9 +55,14 @@ def show(args: argparse.Namespace, console: Console) -> int:
                 from tenuto.engine.tasks import result_document
 
                 document["task"] = result_document(progress)
+                document["checkpoint"] = _newest(engine, execution)
             console.document(redactor.data(document))
             return 0
-        lines = pairs(_facts(snapshot, execution, engine, console))
+        facts = _facts(snapshot, execution, engine, console)
+        if progress is not None and (newest := _newest(engine, execution)) is not None:
+            told = f"{newest['seq']}: {newest['what']}, {newest['time']}"
+            facts.append(("checkpoint", one_line(told)))
+        lines = pairs(facts)
         if progress is not None:
             from tenuto.cli.task import questions, summary
 
@@ -76,6 +82,16 @@ def _progress(engine: BlockingEngine, execution: Execution) -> Progress | None:
     from tenuto.engine.tasks import progress_now
 
     return progress_now(engine.project, execution.id)
+
+
+def _newest(engine: BlockingEngine, execution: Execution) -> dict[str, Any] | None:
+    """Return the newest checkpoint of a task, if it has one."""
+    from tenuto.engine.saved import checkpoints_of
+
+    places = checkpoints_of(engine, execution.id)
+    if not places:
+        return None
+    return {"seq": places[-1].seq, "time": iso(places[-1].time_ns), "what": places[-1].what}
 
 
 def _document(snapshot: Snapshot, execution: Execution) -> dict[str, Any]:
@@ -149,7 +165,9 @@ def _add(
 
 def _of_spec(spec: Spec) -> list[tuple[str, str]]:
     facts = [("kind", spec.kind + (f", {spec.language}" if spec.language else ""))]
-    if spec.code is None:
+    if spec.task is not None:
+        facts += _of_task(spec.task, spec.label())
+    elif spec.code is None:
         import shlex
 
         facts.append(("command", one_line(shlex.join(spec.argv))))
@@ -164,6 +182,28 @@ def _of_spec(spec: Spec) -> list[tuple[str, str]]:
     _add(facts, "limits", _limits(spec.limits) or None, str)
     _add(facts, "deadline", spec.deadline, brief_duration)
     _add(facts, "idle", spec.idle, brief_duration)
+    return facts
+
+
+def _of_task(task: dict[str, Any], title: str) -> list[tuple[str, str]]:
+    """Return what was asked for; the driver's own command is nothing to a user."""
+    facts: list[tuple[str, str]] = []
+    text = one_line(task.get("text", ""))
+    if text and text != title:
+        facts.append(("task", text))
+    if plan := task.get("plan"):
+        names = [one["id"] for one in plan["steps"]]
+        more = ", …" if len(names) > _NAMED else ""
+        facts.append(("plan", f"{plural(len(names), 'step')}: {', '.join(names[:_NAMED])}{more}"))
+    asked = [
+        f"{name} {', '.join(cast('list[str]', value)) if isinstance(value, list) else value}"
+        for name, value in task.items()
+        if name not in ("text", "plan", "forked_from")
+    ]
+    if asked:
+        facts.append(("asked for", one_line("; ".join(asked))))
+    if origin := task.get("forked_from"):
+        facts.append(("forked from", f"{origin['id']} at {origin['seq']}"))
     return facts
 
 

@@ -96,9 +96,11 @@ def _grown(engine: BlockingEngine, execution_id: str, wanted: Callable[[str], bo
 
 def _running_trees(engine: BlockingEngine) -> list[Node]:
     """Return what runs under the ancestors that started it, ended ones included."""
+    from tenuto.engine.reports import is_gateway
+
     roots: dict[str, None] = {}
     wanted: set[str] = set()
-    for one in reversed(engine.at_work()):
+    for one in reversed([one for one in engine.at_work() if not is_gateway(one)]):
         place, above = one.id, one.parent
         wanted.add(place)
         while above and above not in wanted and (row := engine.index.get(above)) is not None:

@@ -6,13 +6,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from tenuto.cli.arguments import opened
-from tenuto.cli.budget import dollars
 from tenuto.cli.console import OUT, encoded, width
 from tenuto.cli.table import table
 from tenuto.cli.words import plural
 from tenuto.core.history import SKIPPED, check_by
 from tenuto.core.ids import short
-from tenuto.core.quantities import brief_duration
+from tenuto.core.quantities import brief_duration, money
 from tenuto.engine import history as past
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def _record(one: ExecutionRecord) -> tuple[str, ...]:
         short(one.execution), one.step, f"{status}: {one.kind}" if one.kind else status,
         one.executed_at[:19] + "Z", brief_duration(one.duration_s),
         str(tokens.total - tokens.output), str(tokens.output),
-        "unknown" if one.cost is None else dollars(one.cost),
+        money(one.cost),
         one.role or "-", one.runtime or "-", one.model or "-",
     )  # fmt: skip
 
@@ -126,9 +125,8 @@ def _group(one: Group) -> tuple[str, ...]:
 
 
 def _cost(totals: Totals) -> str:
-    if totals.cost is None:
-        return "unknown"
-    return dollars(totals.cost) + ("+?" if totals.unpriced else "")
+    known = totals.cost is not None
+    return money(totals.cost) + ("+?" if known and totals.unpriced else "")
 
 
 def _summary(totals: Totals) -> str:

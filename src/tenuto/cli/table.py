@@ -30,16 +30,35 @@ def cut(text: str, most: int) -> str:
     return f"{kept}…"
 
 
+def wrapped(text: str, most: int) -> list[str]:
+    """Return the text in lines of at most so many columns, broken between words where it can be."""
+    lines = [""]
+    for word in text.split(" "):
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if cells(joined) <= most:
+            lines[-1] = joined
+            continue
+        lines += [word] if lines[-1] else []
+        lines[-1] = word
+        while cells(lines[-1]) > most:
+            rest = lines[-1]
+            end = next(n for n in range(len(rest), 0, -1) if n == 1 or cells(rest[:n]) <= most)
+            lines[-1:] = [rest[:end], rest[end:]]
+    return lines
+
+
 def table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
     most: int,
     right: Sequence[int] = (),
     paint: Mapping[int, Paint] | None = None,
+    wrap: bool = False,
 ) -> list[str]:
     """Return lines of aligned columns, the last one cut to fit; `right` are aligned to the right.
 
-    Colours come last, per column: they must not count in the widths.
+    Colours come last, per column: they must not count in the widths. With `wrap` nothing is cut: a row
+    goes on in further lines, in the same text.
     """
     clean = [[one_line(value) for value in row] for row in (header, *rows)]
     last = len(header) - 1
@@ -49,7 +68,10 @@ def table(
     for number, row in enumerate(clean):
         parts: list[str] = []
         for n, value in enumerate(row):
-            if n == last:
+            if n == last and wrap:
+                indent = "\n" + " " * (sum(widths) + len(_GAP) * last)
+                text = indent.join(wrapped(value, room))
+            elif n == last:
                 text = cut(value, room)
             else:
                 pad = " " * (widths[n] - cells(value))

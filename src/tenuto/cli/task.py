@@ -16,7 +16,7 @@ from tenuto.cli.stay import Stay
 from tenuto.cli.words import how_it_ended
 from tenuto.core.errors import InvalidInput, NotRunning
 from tenuto.core.ids import short
-from tenuto.core.quantities import parse_duration
+from tenuto.core.quantities import money, parse_duration
 from tenuto.core.states import WaitingFor
 from tenuto.engine import tasks
 from tenuto.engine.blocking import BlockingEngine
@@ -77,6 +77,8 @@ def _bounds(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--max-cost", metavar="USD", help="dollars that it may cost")
     add("--max-tokens", metavar="N", type=count, help="tokens that it may use")
+    text = "how often an agent may ask its model in one go (default: no bound)"
+    add("--max-turns", metavar="N", type=count, help=text)
     add("--hard", action="store_true", default=None, help="stop at a bound instead of asking")
     add("-y", "--yes", action="store_true", help="go on past bounds that are not hard, unasked")
     text = "what agents may do unasked: ask (read), edits, allow (all), deny"
@@ -106,9 +108,9 @@ def task(args: argparse.Namespace, console: Console) -> int:
             role=args.role, model=args.model, type=args.type, files=args.file, skills=args.skill,
             context=args.context, change=args.change, task_id=args.task_id,
             concurrency=args.concurrency, worktree=args.worktree, max_cost=args.max_cost,
-            max_tokens=args.max_tokens, hard=args.hard, permissions=args.permissions,
-            bypass=args.bypass, chain=_chain(args.chain), resume=args.resume,
-            budget_mode="warn" if args.yes else "ask",
+            max_tokens=args.max_tokens, max_turns=args.max_turns, hard=args.hard,
+            permissions=args.permissions, bypass=args.bypass, chain=_chain(args.chain),
+            resume=args.resume, budget_mode="warn" if args.yes else "ask",
         )  # fmt: skip
         options = Options(
             cwd=args.cwd, title=args.title, deadline=args.deadline, idle=args.idle,
@@ -227,13 +229,15 @@ def summary(progress: Progress) -> list[str]:
         what = f"{one.step.id}: {one.status}"
         if one.runtime:
             what += f" ({', '.join(part for part in (one.role, one.runtime, one.model) if part)})"
-        if one.error and one.status != "completed":
+        if one.trouble:
+            what += f": {one_line(one.trouble)}; {one.runtime} may try again"
+        elif one.error and one.status != "completed":
             what += f": {one_line(one.error)}"
         lines.append(what)
     tokens = progress.tokens
     if tokens.total:
-        cost = "unknown" if progress.cost is None else f"${progress.cost.normalize():f}"
-        lines.append(f"{tokens.total - tokens.output} tokens in, {tokens.output} out, cost {cost}")
+        used = f"{tokens.total - tokens.output} tokens in, {tokens.output} out"
+        lines.append(f"{used}, cost {money(progress.cost)}")
     lines += [f"warning: {one}" for one in progress.warnings]
     return lines
 

@@ -7,9 +7,13 @@ from typing import Literal
 
 import msgspec
 
+from tenuto.core.quantities import money
+
 BudgetMode = Literal["warn", "ask"]
 """What happens at a bound that is not hard: go on and say so, or stop and ask."""
 Verdict = Literal["go", "warn", "ask", "stop"]
+COUNT_MOST = 2**53
+"""No count of tokens is so high: whoever says it is wrong."""
 
 
 class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -19,6 +23,12 @@ class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
+
+    @classmethod
+    def told(cls, input: int, output: int, cache_read: int = 0, cache_write: int = 0) -> Tokens:
+        """Return counts that somebody else tells: what can be none counts as nothing."""
+        counts = (input, output, cache_read, cache_write)
+        return cls(*(one if 0 <= one < COUNT_MOST else 0 for one in counts))
 
     @property
     def total(self) -> int:
@@ -87,6 +97,8 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     hard: bool = False
     approved: Decimal | None = None
     """Dollars of this execution up to which somebody said yes; bounds below do not ask again."""
+    closed: bool = False
+    """It has ended: nobody who still has a token of it is served."""
     within: str = ""
     """The task whose agent started this one: what is spent here counts, and is bounded, there too."""
 
@@ -103,11 +115,13 @@ class Crossing(msgspec.Struct, frozen=True):
     """The part of `spent` that is only set aside, and may come back."""
 
     def __str__(self) -> str:
-        limit, spent = (f"{one.normalize():f}" for one in (self.limit, self.spent))
         whose = "task" if self.scope == "execution" else self.scope
         if self.unit == "tokens":
-            return f"the {whose} limit of {limit} tokens is reached ({spent} used)"
-        return f"the {whose} limit of ${limit} is reached (${spent} spent or reserved)"
+            return (
+                f"the {whose} limit of {self.limit:.0f} tokens is reached ({self.spent:.0f} used)"
+            )
+        limit, spent = money(self.limit), money(self.spent)
+        return f"the {whose} limit of {limit} is reached ({spent} spent or reserved)"
 
 
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):

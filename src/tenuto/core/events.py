@@ -209,6 +209,8 @@ class Resumed(Event, frozen=True, tag="resumed"):
     """`auto` where nobody asked for it but its own spec."""
     forced: bool = False
     """It was resumed although not all was as it had been."""
+    cwd: str = ""
+    """The folder that it works in from here on, where that is another than before."""
 
 
 class Faulted(Event, frozen=True, tag="faulted"):

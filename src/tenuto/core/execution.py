@@ -182,8 +182,10 @@ class Execution:
             case ev.Lost(reason=reason):
                 if self._moves(State.LOST, time_ns, reason):
                     self.lost, self.ended_ns = event, time_ns
-            case ev.Resumed():
+            case ev.Resumed(cwd=cwd):
                 if self._moves(State.QUEUED, time_ns, "resumed"):
+                    if cwd and self.spec is not None:
+                        self.spec = msgspec.structs.replace(self.spec, cwd=cwd)
                     self.started = self.ended = self.lost = self.value = self.raised = None
                     self.confined = None
                     self.started_ns = self.ended_ns = None

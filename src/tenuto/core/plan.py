@@ -14,6 +14,8 @@ from tenuto.core.errors import InvalidPlan
 MergeMode = Literal["keep", "merge", "discard"]
 InFlight = Literal["retry", "ask", "skip"]
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_PATH = re.compile(r"([A-Za-z_]+)|\[(\d+)\]")
+_SHOWN = 80
 _STEPS_MOST = 100_000
 _EDGES_MOST = 500_000
 
@@ -76,8 +78,26 @@ def read_plan(data: bytes | str | Mapping[str, Any]) -> Plan:
         plan = msgspec.convert(fields, Plan, strict=False)
     except (msgspec.ValidationError, RecursionError) as error:
         known = ", ".join(Step.__struct_fields__)
-        raise InvalidPlan(f"the plan does not fit: {error}", f"a step has: {known}") from None
+        raise InvalidPlan(
+            f"the plan does not fit: {_misfit(error, fields)}", f"a step has: {known}"
+        ) from None
     return check_plan(plan)
+
+
+def _misfit(error: Exception, fields: Mapping[str, Any]) -> str:
+    """Return what is wrong where, with what stands there: `steps[0].task is 5: Expected `str`…`."""
+    what, at, path = str(error).partition(" - at `$.")
+    here: Any = fields
+    try:
+        for name, number in _PATH.findall(path):
+            here = here[int(number)] if number else here[name]
+        shown = msgspec.json.encode(here).decode()
+    except (LookupError, TypeError, ValueError, msgspec.MsgspecError, RecursionError):
+        return str(error)
+    if not at:
+        return what
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+    return f"{path.rstrip('`')} is {shown}: {what}"
 
 
 def check_plan(plan: Plan) -> Plan:

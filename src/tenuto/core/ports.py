@@ -15,6 +15,9 @@ from tenuto.core.runs import Capabilities, ChildEnd, Probe, RunEvent, RunRequest
 if TYPE_CHECKING:
     from tenuto.core.history import By, ExecutionRecord, Group, HistoryQuery
 
+    News = tuple[Row, Sequence[ExecutionRecord] | None]
+    """A row as it should be, and the records of its steps where they changed with it."""
+
 
 class Connection(Protocol):
     """Our end of a stream socket to a keeper."""
@@ -72,6 +75,10 @@ class Store(Protocol):
 
         Where records are given, the task has these and no others from then on.
         """
+        ...
+
+    def settle_all(self, news: Sequence[News]) -> None:
+        """Do so with many, all of them or none."""
         ...
 
     def mark_async(self, execution_id: str) -> None:

@@ -11,8 +11,9 @@ from tenuto.core.plan import Plan, Step
 from tenuto.core.rounds import extended
 from tenuto.core.task_events import StepStatus
 
-_OF_STEPS = (ev.StepStarted, ev.StepSession, ev.StepUsed, ev.StepFinished)
+_OF_STEPS = (ev.StepStarted, ev.StepSession, ev.StepSaid, ev.StepUsed, ev.StepFinished)
 _NEVER_BEGAN: frozenset[StepStatus] = frozenset({"pending", "skipped_dependency_failed"})
+_TROUBLE = ("model_failed", "retried")
 _OPEN: frozenset[StepStatus] = frozenset({"pending", "running", "interrupted"})
 
 
@@ -27,6 +28,7 @@ class StepProgress:
         self.output = self.error = self.kind = ""
         self.runtime = self.role = self.model = self.session = self.reason = ""
         self.execution = self.branch = self.cwd = ""
+        self.trouble = ""  # how its model failed it, while the runtime tries again by itself
         self.tokens = Tokens()
         self.cost: Decimal | None = None
         self.unmetered = False
@@ -54,6 +56,7 @@ class Progress:
         self.warnings: list[str] = []
         self.fallbacks: list[ev.FellBack] = []
         self.finished: ev.TaskFinished | None = None
+        self.ended = ""
         self.environment: ev.EnvironmentSeen | None = None
         self.versions: dict[str, str] = {}  # of runtimes, as they told them last
         self._dependents: dict[str, dict[str, None]] = {}
@@ -82,6 +85,8 @@ class Progress:
                 one.session, one.execution = event.session, event.execution
                 if event.version:
                     self.versions[one.runtime] = event.version
+            case ev.StepSaid(what=what):
+                one.trouble = str(what.get("text", "")) if what.get("type") in _TROUBLE else ""
             case ev.StepUsed():
                 one.tokens += event.tokens
             case ev.StepFinished():
@@ -153,16 +158,18 @@ class Progress:
     def _started(self, one: StepProgress, event: ev.StepStarted) -> None:
         one.status, one.attempt = "running", event.attempt
         one.runtime, one.role, one.model = event.runtime, event.role, event.model
-        one.reason, one.cwd = event.reason, event.cwd
+        one.reason, one.cwd, one.trouble = event.reason, event.cwd, ""
         self._ready.pop(one.step.id, None)
 
     def _finished(self, one: StepProgress, event: ev.StepFinished, time_ns: int) -> None:
         one.status, one.ended_ns = event.status, time_ns
         one.output, one.error, one.kind = event.output, event.error, event.kind
+        one.trouble = ""
         one.tokens, one.cost, one.unmetered = event.tokens, event.cost, event.unmetered
         one.duration_s, one.branch = event.duration_s, event.branch
         one.session = event.session or one.session
-        one.runtime = event.runtime or one.runtime
+        one.runtime, one.role = event.runtime or one.runtime, event.role or one.role
+        one.model, one.attempt = event.model or one.model, event.attempt or one.attempt
         self._ready.pop(one.step.id, None)
         if event.status == "completed":
             for name in self._dependents.get(one.step.id, ()):
@@ -171,6 +178,13 @@ class Progress:
                 if not other.missing and other.status == "pending":
                     self._ready[name] = None
         elif event.status == "interrupted":
+            self._ready[one.step.id] = None
+
+    def cut_short(self, state: str, why: str = "") -> None:
+        """Take it that its process is gone in this state: what it was at was stopped there."""
+        self.ended = state
+        for one in self.in_flight():
+            one.status, one.error = "interrupted", why
             self._ready[one.step.id] = None
 
     def ready(self) -> Iterator[Step]:

@@ -1,10 +1,14 @@
-"""Durations, sizes and moments as people write them: 30s, 10m, 512M, 7d, 2026-11-15T10:00:00Z."""
+"""Durations, sizes, moments and money as people write them: 30s, 10m, 512M, 2026-11-15T10:00:00Z, $2."""
 
 from __future__ import annotations
 
 import datetime
+from typing import TYPE_CHECKING
 
 from tenuto.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _MOST_SECONDS = 1e15  # thirty million years: nobody means more
@@ -122,3 +126,18 @@ def brief_size(size: int) -> str:
         if number < 1024:
             return f"{number:.1f} {unit}"
     return f"{number / 1024:.1f} TB"
+
+
+def money(dollars: Decimal | float | None) -> str:
+    """Return dollars in cents, and below one with three digits that count: $12.50, $0.00975.
+
+    So nothing that was spent looks like nothing. What nobody knows is `unknown`.
+    """
+    from decimal import Decimal  # most commands show no money
+
+    if dollars is None:
+        return "unknown"
+    amount = Decimal(str(dollars))
+    places = max(2, 2 - amount.adjusted()) if 0 < abs(amount) < 1 else 2
+    whole, _, part = f"{amount:.{places}f}".partition(".")
+    return f"${whole}.{part[:2]}{part[2:].rstrip('0')}"

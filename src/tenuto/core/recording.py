@@ -3,6 +3,7 @@
 A step's record begins with its first attempt and ends with `step_finished`, whatever was tried in
 between. A step that was under way when the execution itself ended was cut short, and its record says
 so, from that moment; what the driver decides about it after a resume is about the same record.
+Steps that a fork begins with are the original's, and have their records there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 from tenuto.core import task_events as te
 from tenuto.core.budget import Tokens
-from tenuto.core.events import Created, Ended, Lost, Resumed
+from tenuto.core.events import Created, Ended, Lost, Resumed, Started
 from tenuto.core.history import EndStatus, ExecutionRecord, known_cost
 
 _NAME_MOST = 500
@@ -27,7 +28,15 @@ _ENDS: dict[str, EndStatus] = {
     "skipped_dependency_failed": "skipped_dependency_failed",
 }
 _Told = (
-    Created | Resumed | Ended | Lost | te.Planned | te.StepStarted | te.StepUsed | te.StepFinished
+    Created
+    | Started
+    | Resumed
+    | Ended
+    | Lost
+    | te.Planned
+    | te.StepStarted
+    | te.StepUsed
+    | te.StepFinished
 )
 _decoder: msgspec.json.Decoder[_Told] = msgspec.json.Decoder(_Told)
 
@@ -55,6 +64,7 @@ class Recorder:
         self._cut: dict[str, int] = {}  # the record of a step that its execution's end cut short
         self._spent: dict[str, tuple[Tokens, Decimal]] = {}  # by the records so far
         self._strategy = ""
+        self._inherits = False  # what comes is the original's: its own life has not begun
         self._names = {"task_id": "", "change": "", "workflow": ""}
 
     @property
@@ -71,6 +81,8 @@ class Recorder:
         match event:
             case Created(spec=spec):
                 self._name(spec.task)
+            case Started():
+                self._inherits = False
             case te.Planned(strategy=strategy):
                 self._strategy = strategy[:_NAME_MOST]
             case te.StepStarted():
@@ -79,7 +91,8 @@ class Recorder:
                 if step in self._running:
                     self._running[step].used += tokens
             case te.StepFinished():
-                self._finish(seq, time_ns, event)
+                if not self._inherits:
+                    self._finish(seq, time_ns, event)
             case Ended(state=state):
                 self._cut_short(time_ns, str(state))
             case _:
@@ -87,6 +100,7 @@ class Recorder:
 
     def _name(self, task: Any) -> None:
         if isinstance(task, dict):
+            self._inherits = bool(task.get("forked_from"))  # pyright: ignore
             self._names = {
                 name: str(task.get(name) or "")[:_NAME_MOST]  # pyright: ignore
                 for name in self._names

@@ -24,6 +24,7 @@ ErrorKind = Literal[
     "server",  # another 5xx
     "network",  # no connection, or a stream that was cut
     "protocol",  # what it said makes no sense
+    "session",  # it has nothing left of the session that was to be taken up
     "crash",  # the process ended without its last word
     "turns",  # it used up the turns that it was given
     "failed",  # the agent itself said that it failed
@@ -53,6 +54,18 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     """It can be pointed at the metering gateway."""
     usage: UsageGrain = "none"
     """How finely it tells what it used."""
+    turns: bool = False
+    """It can be held to a number of requests for each prompt."""
+    unasking: bool = False
+    """It uses tools and can ask nobody: it is for tasks that allow all, and opens for no others."""
+
+
+def cannot_ask(name: str) -> tuple[str, str]:
+    """Return why a runtime is not taken that can ask nobody, and the way out."""
+    return (
+        f"{name} can ask nobody here before it uses a tool, and not everything is allowed",
+        "let it use all tools with --permissions allow, or install what can ask (codex-acp)",
+    )
 
 
 class Probe(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -106,6 +119,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     unasked: bool = False
     """All it would ask for is allowed: a runtime that cannot ask may then use what needs a yes."""
     max_turns: int | None = None
+    """How often it may ask its model for one prompt; None for as often as its budget allows."""
     title: str = ""
 
 

@@ -142,6 +142,10 @@ class StateFold:
         event = decode_task_event(body)
         if event is None:
             self.execution.apply(time_ns, ev.decode_event(body))
+            if self.execution.live:
+                self.progress.ended = ""
+            else:
+                self.progress.cut_short(*_end_of(self.execution))
         else:
             self.progress.apply(event, time_ns)
         return event is not None
@@ -223,6 +227,14 @@ class StateFold:
             ready=tuple(name for name in pending if name in ready),
             waiting=tuple(name for name in pending if name not in ready),
         )
+
+
+def _end_of(execution: Execution) -> tuple[str, str]:
+    """Return the state in which an execution ended, and why, for the steps that it ended in."""
+    why = execution.lost.reason if execution.lost else ""
+    if execution.ended is not None:
+        why = execution.ended.detail or execution.ended.reason
+    return str(execution.state), f"stopped: {why}" if why else "stopped"
 
 
 def _context(task: TaskSpec) -> dict[str, Any]:

@@ -54,7 +54,10 @@ class StepSession(Event, frozen=True, tag="step_session"):
 
 
 class StepSaid(Event, frozen=True, tag="step_said"):
-    """What an agent did besides talking: tools, permissions, retries. `what` is a RunEvent."""
+    """What an agent did besides talking: tools, permissions, retries. `what` is a RunEvent.
+
+    Or what the gateway tells of its requests: `model_failed` with a text, later `model_answered`.
+    """
 
     step: str
     what: dict[str, Any]

@@ -37,6 +37,8 @@ class TaskSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     files: tuple[str, ...] = ()
     max_cost: Decimal | None = None
     max_tokens: int | None = None
+    max_turns: int | None = None
+    """How often an agent may ask its model for one prompt; None for what the settings say."""
     budget_mode: BudgetMode = "ask"
     hard: bool | None = None
     """None for what the settings say."""

@@ -98,15 +98,16 @@ class BlockingEngine:
         return self.starter.start(work)
 
     def resume(
-        self, execution_id: str, force: bool, from_seq: int | None = None, by: str = ""
-    ) -> tuple[str, Connection]:
+        self, execution_id: str, force: bool, from_seq: int | None = None, by: str = "",
+        cwd: str | None = None,
+    ) -> tuple[str, Connection]:  # fmt: skip
         """Run an interrupted or lost execution again; for code and commands that takes `force`.
 
-        With `from_seq` a new task goes on from that checkpoint of this one.
+        With `from_seq` a new task goes on from that checkpoint of this one; `cwd` is another folder.
         """
         from tenuto.engine.resume import resume  # few need it
 
-        whole, sock = resume(self, execution_id, force, from_seq, by)
+        whole, sock = resume(self, execution_id, force, from_seq, by, cwd)
         self._index_state(whole)
         return whole, sock
 
@@ -152,7 +153,7 @@ class BlockingEngine:
 
     def note_end(self, execution: Execution) -> None:
         """Tell the index how an execution ended; it may lag, but not for long."""
-        self._note(recover.row_of(execution))
+        recover.tell_end(self.project, self.index, execution)
 
     def found(self, waiting: Waiting) -> Snapshot:
         """Return an execution with what a wait gathered."""
@@ -219,15 +220,11 @@ class BlockingEngine:
     def execution(self, execution_id: str) -> Execution:
         """Return what is true of an execution, settled."""
         whole = self.resolve(execution_id)
-        execution = recover.settle(self.project, whole)
-        if execution is None:
-            row = self.index.get(whole)
-            execution = Execution(whole)
-            if row is not None:
-                self._note(recover.settle_row(self.project, row))
-        elif not execution.live:
-            self._note(recover.row_of(execution))
-        return execution
+        found = recover.find_out(self.project, whole)
+        row = self.index.get(whole)
+        if row is not None and (found is None or not found.execution.live):
+            recover.tell(self.project, self.index, [(row, found)])
+        return found.execution if found is not None else Execution(whole)
 
     def show(self, execution_id: str) -> Snapshot:
         """Return an execution as it is now, without its output."""
@@ -269,20 +266,8 @@ class BlockingEngine:
 
         Returns the rows that found no room in the index.
         """
-        unwritten: list[Row] = []
-        for row in self.index.live():
-            settled = recover.settle_row(self.project, row)
-            if settled != row and not self._note(settled):
-                unwritten.append(settled)
-        return unwritten
-
-    def _note(self, row: Row) -> bool:
-        """Tell the index what is true; on a full disk it lags behind the tapes, as it may."""
-        try:
-            self.index.settle(row, recover.news(self.project, self.index, row))
-        except DiskFull:
-            return False
-        return True
+        found = [(row, recover.find_out(self.project, row.id)) for row in self.index.live()]
+        return recover.tell(self.project, self.index, found)
 
     def list(
         self,
@@ -399,7 +384,7 @@ class BlockingEngine:
     def _index_state(self, execution_id: str) -> None:
         execution = recover.load(self.project, execution_id)
         if execution is not None:
-            self._note(recover.row_of(execution))
+            self.note_end(execution)
 
 
 def sleep(watch: Watch, at_most: float | None) -> None:

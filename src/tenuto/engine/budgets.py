@@ -13,7 +13,13 @@ import msgspec
 from tenuto.core.budget import Admission, BudgetLimits, Estimate, Grant, Spend
 from tenuto.core.errors import InvalidInput
 from tenuto.engine.agent_settings import AgentSettings
-from tenuto.engine.settings import PROJECT_FILE, Settings, load_settings, user_file
+from tenuto.engine.settings import (
+    PROJECT_FILE,
+    Settings,
+    load_settings,
+    parse_dollars,
+    user_file,
+)
 from tenuto.metering.ledger import Health, Ledger
 from tenuto.metering.prices import Prices, tier_price
 from tenuto.metering.records import Window
@@ -132,11 +138,7 @@ def _checked(name: str, value: Decimal | bool | None) -> Decimal | bool | None:
         if not isinstance(value, bool):
             raise InvalidInput(f"hard is true or false, not {value!r}")
         return value
-    if value is None:
-        return None
-    if isinstance(value, bool) or not Decimal(value).is_finite() or value < 0:
-        raise InvalidInput(f"{name} is dollars, not {value!r}", "such as 10 or 2.50")
-    return Decimal(value)
+    return None if value is None else parse_dollars(value)
 
 
 def reset(engine: BlockingEngine, window: str, by: str = "") -> None:
@@ -259,6 +261,12 @@ def deny(ledger: Ledger, execution: str) -> None:
     ledger.grant(msgspec.structs.replace(grant, max_cost=spend.cost + spend.reserved, hard=True))
 
 
+def close(ledger: Ledger, execution: str) -> None:
+    """Say that an execution has ended: whoever still has a token of it is refused."""
+    grant = ledger.granted(execution) or Grant(execution)
+    ledger.grant(msgspec.structs.replace(grant, closed=True))
+
+
 def prices_of(agents: AgentSettings) -> Prices:
     """Return prices with those that the settings have."""
     return Prices(
@@ -281,10 +289,14 @@ def _stamp(path: str) -> tuple[int, int]:
 def _given(project: Project) -> Given:
     try:
         with open(_path(project), "rb") as file:
-            return msgspec.json.decode(file.read(), type=Given)
+            given = msgspec.json.decode(file.read(), type=Given)
+        for name in _NAMES:  # somebody may have written it by hand
+            if getattr(given, name) is not msgspec.UNSET:
+                _checked(name, getattr(given, name))
+        return given
     except FileNotFoundError:
         return Given()
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, InvalidInput, ArithmeticError) as error:
         raise InvalidInput(
             f"{_path(project)} cannot be read: {error}", "set the limits anew, or remove that file"
         ) from None

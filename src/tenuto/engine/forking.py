@@ -13,12 +13,13 @@ from tenuto.core.execution import Execution
 from tenuto.core.ids import new_id, short
 from tenuto.core.ports import Connection
 from tenuto.core.quantities import iso
+from tenuto.core.specs import Spec
 from tenuto.core.state import CheckpointInfo, checkpoints, forked_events
 from tenuto.core.task_events import StepFinished, TaskEvent
 from tenuto.core.tasks import ForkedFrom, TaskSpec
+from tenuto.engine.moving import check_folder
 from tenuto.engine.saved import task_events
 from tenuto.engine.tasks import resumed_work, task_of
-from tenuto.engine.validation import check_folder
 
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 _NAMED = 12
 
 
-def fork(engine: BlockingEngine, execution: Execution, seq: int) -> tuple[str, Connection]:
+def fork(
+    engine: BlockingEngine, execution: Execution, spec: Spec, seq: int
+) -> tuple[str, Connection]:
     """Start a task that goes on from a checkpoint of another, in any state; that one stays as it is."""
-    spec = execution.spec
     task = task_of(spec)
-    assert spec is not None
     events = task_events(engine.project.folder(execution.id))
     places = checkpoints(events)
     if seq not in {one.seq for one in places}:
@@ -38,7 +39,7 @@ def fork(engine: BlockingEngine, execution: Execution, seq: int) -> tuple[str, C
             f"{short(execution.id)} has no checkpoint {seq}: {_told(places)}",
             f"list them: tenuto show {short(execution.id)} --checkpoints",
         )
-    check_folder(spec.cwd, short(execution.id))
+    check_folder(spec.cwd, execution.id, None, f"--from {seq}")
     whole = new_id()
     kept = forked_events(events, seq)
     if task.worktree is not None:

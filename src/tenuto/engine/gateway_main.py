@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -18,13 +19,16 @@ from tenuto.engine.settings import load_settings
 from tenuto.keeper.procfs import MARK
 from tenuto.metering.serving import serve
 from tenuto.stores.layout import Project
+from tenuto.stores.tape import is_kept
 
 _IDLE_S = 600.0
+_FILES = 65536
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Serve until nobody needs it."""
     root, home, *rest = sys.argv[1:] if words is None else words
+    _raise_files()
     project = Project(root=root, home=home)
     agents, _ = load_agent_settings(root, os.environ)
     asyncio.run(
@@ -38,9 +42,19 @@ def main(words: Sequence[str] | None = None) -> int:
             prices=prices_of(agents),
             on_ask=partial(gateways.tell, project, "ask"),
             on_warn=partial(gateways.tell, project, "warn"),
+            lives=lambda execution: is_kept(project.folder(execution)),
+            on_trouble=partial(gateways.tell_of_trouble, project),
         )
     )
     return 0
+
+
+def _raise_files() -> None:
+    """Take as many connections as may be had: idle ones must not keep others out."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _tasks_run(project: Project) -> bool:

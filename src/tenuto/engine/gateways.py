@@ -100,6 +100,16 @@ def tell(
         "text": "; ".join(str(one) for one in crossings),
         "crossings": msgspec.to_builtins(crossings),
     }
+    _tell(project, execution, message)
+
+
+def tell_of_trouble(project: Project, execution: str, step: str, text: str) -> None:
+    """Tell a task's driver that a model's server failed a request; without a text, that it answers."""
+    message = {"type": "model_failed" if text else "model_answered", "step": step, "text": text}
+    _tell(project, execution, message)
+
+
+def _tell(project: Project, execution: str, message: dict[str, Any]) -> None:
     try:
         control.request(project.folder(execution), "tell", message=message)
     except control.NoKeeper:

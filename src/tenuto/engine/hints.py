@@ -117,6 +117,9 @@ def _suggest(execution: Execution, last_words: str) -> str:
         return f"see tenuto logs {where}; run it again with: tenuto resume --force {where}"
     if ended is None or execution.state in (State.SUCCEEDED, State.KILLED, State.INTERRUPTED):
         return ""
+    if ended.reason in ("deadline", "idle") and execution.spec is not None and execution.spec.task:
+        go_on = f"to go on from a checkpoint: tenuto show {where} --checkpoints"
+        return f"what its steps completed is kept; {go_on}; or raise or drop --{ended.reason}"
     if ended.reason in _BY_REASON:
         found = (advice for pattern, advice in _NOT_EXECUTED if re.search(pattern, ended.detail))
         return next(found, _BY_REASON[ended.reason])

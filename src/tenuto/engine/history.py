@@ -22,6 +22,7 @@ from tenuto.core.history import (
 from tenuto.core.ids import check_prefix, short
 from tenuto.core.quantities import parse_moment
 from tenuto.core.recording import Recorder
+from tenuto.keeper.frames import Frame
 from tenuto.stores.archive import Archive
 from tenuto.stores.layout import Project
 from tenuto.stores.tape import TapeReader
@@ -33,14 +34,25 @@ if TYPE_CHECKING:
 _PAGE = 5000
 Moment = str | datetime.datetime | None
 """ISO 8601, an age such as `7d`, or a datetime."""
+Place = tuple[int, str, int]
+"""Where a record stands in time: `ExecutionRecord.place`."""
 
 
 # From tapes
 
 
-def records_of(project: Project, execution_id: str) -> list[ExecutionRecord]:
-    """Return the records of a task's steps that have ended, from its tape; none without one."""
+def records_of(
+    project: Project, execution_id: str, events: Sequence[Frame] = ()
+) -> list[ExecutionRecord]:
+    """Return the records of a task's steps that have ended, from its tape; none without one.
+
+    `events` are those of its tape, if it was read already.
+    """
     recorder = Recorder(execution_id)
+    for frame in events:
+        recorder.take(frame.seq, frame.time_ns, frame.body)
+    if events:
+        return recorder.records
     try:
         with TapeReader(project.folder(execution_id)) as reader:
             for frame in reader.events():
@@ -77,14 +89,16 @@ def history(
     task_id: str = "",
     failed: bool = False,
     most: int | None = 50,
+    before: Place | None = None,
 ) -> History:
     """Return records of steps, or the totals of groups of them, and the totals of all that fit."""
     query = _query(since, until, change, task_id, failed)
+    page = msgspec.structs.replace(query, most=most, before=before)
     grouping = check_by(by)
     if execution_id is not None:
         found = [one for one in of_one(engine, execution_id) if query.fits(one)]
         return History(
-            records=() if grouping else tuple(found[:most]),
+            records=() if grouping else tuple([one for one in found if page.fits(one)][:most]),
             totals=total(found),
             by=grouping,
             groups=tuple(group(found, grouping)) if grouping else (),
@@ -94,8 +108,8 @@ def history(
     if grouping is not None:
         groups = tuple(index.totals(query, grouping))
         return History(totals=_all(index, query), by=grouping, groups=groups)
-    records = tuple(index.records(msgspec.structs.replace(query, most=most)))
-    complete = most is None or len(records) < most
+    records = tuple(index.records(page))
+    complete = before is None and (most is None or len(records) < most)
     return History(records=records, totals=total(records) if complete else _all(index, query))
 
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from tenuto.core import events as ev
-from tenuto.core.errors import NewerTape, NotFinished
+from tenuto.core.errors import DiskFull, NewerTape, NotFinished
 from tenuto.core.event import Event
 from tenuto.core.execution import Execution
 from tenuto.core.ids import born_ms
 from tenuto.core.listing import Row
 from tenuto.core.states import LIVE, State
 from tenuto.keeper import cgroup, procfs
-from tenuto.keeper.frames import EVENT
+from tenuto.keeper.frames import EVENT, Frame
 from tenuto.keeper.sweep import sweep
 from tenuto.stores.layout import Project
 from tenuto.stores.pen import Pen
@@ -30,7 +31,7 @@ from tenuto.stores.tape import TapeReader, is_kept
 
 if TYPE_CHECKING:
     from tenuto.core.history import ExecutionRecord
-    from tenuto.core.ports import Store
+    from tenuto.core.ports import News, Store
 
 _SWEEP_S = 5.0
 _JUST_MADE_S = 2.0
@@ -63,48 +64,68 @@ def load(project: Project, execution_id: str) -> Execution | None:
         return Execution(execution_id)
 
 
+class Finding(NamedTuple):
+    """What is true of an execution, and its events, if its tape was read to the end for that."""
+
+    execution: Execution
+    events: Sequence[Frame] = ()
+
+
 def settle(project: Project, execution_id: str) -> Execution | None:
     """Return what is true of an execution; if its keeper died, sweep and record that first."""
+    found = find_out(project, execution_id)
+    return found.execution if found is not None else None
+
+
+def find_out(project: Project, execution_id: str) -> Finding | None:
+    """Settle an execution, and return what was read for it, too."""
     folder = project.folder(execution_id)
     execution = load(project, execution_id)
-    if execution is None or not _needs_keeper(execution) or is_kept(folder):
-        return execution
+    if execution is None:
+        return None
+    if not _needs_keeper(execution) or is_kept(folder):
+        return Finding(execution)
+    whole = _Whole(execution_id)
     try:
-        pen = Pen.take_up(folder)
+        pen = Pen.take_up(folder, whole.take)
     except NotFinished:  # somebody else settles it, or it was resumed
-        return load(project, execution_id)
+        now = load(project, execution_id)
+        return Finding(now) if now is not None else None
     except OSError:  # no room, or no right, to write it down: true all the same
-        return _lost_unwritten(folder, execution)
+        return Finding(_lost_unwritten(folder, execution))
     if pen is None:
         if _is_empty(folder) or is_kept(folder):
-            return execution  # just being made
+            return Finding(execution)  # just being made
         execution = load(project, execution_id) or execution
-        return _lost_unread(folder, execution) if execution.spec is None else execution
+        return Finding(_lost_unread(folder, execution) if execution.spec is None else execution)
+    execution = whole.execution
     try:
-        execution, size, lines = _whole(folder, execution_id)
         if _needs_keeper(execution):
-            happened = _what_happened(execution, sweep_after(execution), size, lines)
-            pen.append(happened)
-            execution.apply(pen.last_ns, happened)
+            happened = _what_happened(execution, sweep_after(execution), whole.size, whole.lines)
+            pen.append(happened, whole.take)
     except OSError:
-        return _lost_unwritten(folder, execution)
+        return Finding(_lost_unwritten(folder, execution))
     finally:
         pen.put_down()
-    return execution
+    return Finding(execution, whole.events)
 
 
-def _whole(folder: str, execution_id: str) -> tuple[Execution, int, int]:
-    """Return an execution with the bytes and lines of its output, read in one go."""
-    execution = Execution(execution_id)
-    size = lines = 0
-    with TapeReader(folder) as reader:
-        for frame in reader.frames():
-            if frame.stream == EVENT:
-                execution.apply(frame.time_ns, ev.decode_event(frame.body))
-            else:
-                size += len(frame.body)
-                lines += frame.body.count(b"\n")
-    return execution, size, lines
+class _Whole:
+    """A tape as it is read from its first frame to its last: what happened, and how much was said."""
+
+    def __init__(self, execution_id: str) -> None:
+        self.execution = Execution(execution_id)
+        self.events: list[Frame] = []
+        self.size = self.lines = 0
+
+    def take(self, frame: Frame) -> None:
+        """Take the next frame."""
+        if frame.stream == EVENT:
+            self.execution.apply(frame.time_ns, ev.decode_event(frame.body))
+            self.events.append(frame)
+        else:
+            self.size += len(frame.body)
+            self.lines += frame.body.count(b"\n")
 
 
 def _is_empty(folder: str) -> bool:
@@ -127,8 +148,11 @@ def _what_happened(execution: Execution, swept: int, size: int, lines: int) -> E
 
 def output_of(folder: str) -> tuple[int, int]:
     """Return bytes and lines of the output on a tape, for those that nobody counts any more."""
-    _, size, lines = _whole(folder, "")
-    return size, lines
+    whole = _Whole("")
+    with TapeReader(folder) as reader:
+        for frame in reader.frames():
+            whole.take(frame)
+    return whole.size, whole.lines
 
 
 def sweep_after(execution: Execution) -> int:
@@ -207,7 +231,11 @@ def row_of(execution: Execution, starter: str = "") -> Row:
 
 def settle_row(project: Project, row: Row) -> Row:
     """Return the row as it should be; a starter that died before making the tape leaves it lost."""
-    execution = settle(project, row.id)
+    return _found_row(row, find_out(project, row.id))
+
+
+def _found_row(row: Row, found: Finding | None) -> Row:
+    execution = found.execution if found is not None else None
     if execution is not None and (execution.spec is not None or not execution.live):
         settled = row_of(execution, row.starter)
         return settled if execution.spec is not None else _keep_head(row, settled)
@@ -259,19 +287,48 @@ def rows_from_folders(project: Project) -> list[Row]:
 # What tasks' steps came to. Few executions are tasks: nothing is loaded for the others.
 
 
-def news(project: Project, index: Store, row: Row) -> list[ExecutionRecord] | None:
-    """Return the records that the index should have with a row; None if it has them already.
+def tell(project: Project, index: Store, found: Iterable[tuple[Row, Finding | None]]) -> list[Row]:
+    """Tell the index what is true of its rows, and return those that found no room in it.
 
-    Row and records are written together: an end that the index knows has its records there.
+    On a full disk it lags behind the tapes, as it may.
     """
-    if row.kind != "task" or row.state in LIVE:
-        return None
-    known = index.get(row.id)
-    if known is not None and (known.state, known.ended_ns) == (row.state, row.ended_ns):
-        return None
-    from tenuto.engine.history import records_of
+    changed = [news for row, one in found if (news := _news(project, row, one))[0] != row]
+    try:
+        if changed:
+            index.settle_all(changed)
+    except DiskFull:
+        return [row for row, _ in changed]
+    return []
 
-    return records_of(project, row.id)
+
+def tell_end(project: Project, index: Store, execution: Execution) -> None:
+    """Tell the index how an execution stands that was read just now."""
+    row: Row | None = row_of(execution)
+    if row.kind != "task":  # most are none, and need no look at what the index knows
+        with suppress(DiskFull):
+            index.settle(row)
+    elif (row := index.get(execution.id)) is not None:
+        tell(project, index, [(row, Finding(execution))])
+
+
+def _news(project: Project, row: Row, found: Finding | None) -> News:
+    """Return a row of the index as it should be, with the records that belong to it.
+
+    None if the index has them already: row and records are written together, so that an end which
+    the index knows has its records there.
+    """
+    now = _found_row(row, found)
+    known = (now.state, now.ended_ns) == (row.state, row.ended_ns)
+    if now.kind != "task" or now.state in LIVE or known:
+        return now, None
+    from tenuto.engine.history import records_of
+    from tenuto.engine.saved import close_state
+
+    if (
+        now.state is not State.LOST
+    ):  # with a machine, a thousand may be: theirs is written on resume
+        close_state(project, row.id)  # a driver that was ended by force could not
+    return now, records_of(project, row.id, found.events if found is not None else ())
 
 
 def records_from_folders(project: Project, tasks: Sequence[str]) -> Iterable[ExecutionRecord]:

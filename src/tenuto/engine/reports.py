@@ -70,7 +70,12 @@ def report(engine: BlockingEngine) -> Report:
 
 def serves(snapshot: Snapshot) -> bool:
     """Tell whether it does nothing by itself: a session, or the project's gateway."""
-    return snapshot.session_host or (snapshot.title == GATEWAY and snapshot.kind == "command")
+    return snapshot.session_host or is_gateway(snapshot)
+
+
+def is_gateway(snapshot: Snapshot) -> bool:
+    """Tell whether it is the project's gateway, which nobody started on purpose."""
+    return snapshot.title == GATEWAY and snapshot.kind == "command"
 
 
 def _line(snapshot: Snapshot) -> ReportLine:

@@ -12,6 +12,7 @@ from tenuto.core.ids import short
 from tenuto.core.ports import Connection
 from tenuto.core.specs import Spec
 from tenuto.core.states import RESUMABLE
+from tenuto.engine.moving import placed
 from tenuto.engine.work import Options, recorded_inputs
 from tenuto.stores.tape import TapeReader
 
@@ -25,18 +26,20 @@ def resume(
     force: bool,
     from_seq: int | None = None,
     by: str = "",
+    cwd: str | None = None,
 ) -> tuple[str, Connection]:
     """Start it again: a task goes on where it was; code and commands begin anew, with `force`.
 
     With `from_seq`, a new task begins from that checkpoint, and this one stays as it is. `force` takes
-    over a task whose driver or keeper does not answer, and passes what else can be passed.
+    over a task whose driver or keeper does not answer, and passes what else can be passed. `cwd` is
+    another folder to go on in, from here on.
     """
     execution = engine.execution(execution_id)
-    spec = _checked(engine, execution)
+    spec = placed(_checked(engine, execution), cwd)
     if from_seq is not None:
         from tenuto.engine.forking import fork
 
-        return fork(engine, execution, from_seq)
+        return fork(engine, execution, spec, from_seq)
     if execution.live and spec.kind == "task" and force:
         from tenuto.engine.takeover import take_over
 
@@ -96,10 +99,10 @@ def _task(
     from tenuto.engine.tasks import resumed_work
     from tenuto.engine.validation import check_resume
 
-    passed = check_resume(engine, execution, force)
+    passed = check_resume(engine, execution, spec, force)
     work = resumed_work(engine, spec)
     work = msgspec.structs.replace(work, events=passed.events)
-    return engine.starter.resume(execution.id, work, by, forced=force and bool(passed.notes))
+    return engine.starter.resume(execution.id, work, by, forced=passed.forced)
 
 
 def _again(engine: BlockingEngine, execution_id: str, spec: Spec) -> Connection:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenuto.core.errors import DiskFull, KeeperUnreachable, NotFinished, StateDamaged
+from tenuto.core.errors import (
+    DiskFull,
+    EngineFault,
+    KeeperUnreachable,
+    NotFinished,
+    StateDamaged,
+)
 from tenuto.core.execution import Execution
 from tenuto.core.ids import new_id, short
 from tenuto.core.state import (
@@ -17,11 +24,12 @@ from tenuto.core.state import (
     checkpoints,
     mend,
 )
+from tenuto.core.states import LIVE
 from tenuto.core.task_events import Checkpointed, TaskEvent, decode_task_event
 from tenuto.dispatch import control
 from tenuto.engine.tasks import task_of
 from tenuto.keeper.frames import EVENT
-from tenuto.stores.layout import as_error
+from tenuto.stores.layout import Project, as_error
 from tenuto.stores.states import clear_unfinished, read_state, sync_names, sync_tape, write_state
 from tenuto.stores.tape import TapeReader
 
@@ -42,7 +50,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     state: ExecutionState
 
 
-class Known(msgspec.Struct, frozen=True):
+class SavedState(msgspec.Struct, frozen=True):
     """What is known of a task, and what was wrong with what was read."""
 
     state: ExecutionState
@@ -83,7 +91,7 @@ def checkpoints_of(engine: BlockingEngine, execution_id: str) -> list[Checkpoint
     return checkpoints(task_events(engine.project.folder(execution.id)))
 
 
-def state_of(engine: BlockingEngine, execution_id: str) -> Known:
+def state_of(engine: BlockingEngine, execution_id: str) -> SavedState:
     """Return a task's state, from its tape; where that is damaged, completed by its state file."""
     whole = engine.resolve(execution_id)
     folder = engine.project.folder(whole)
@@ -99,25 +107,25 @@ def state_of(engine: BlockingEngine, execution_id: str) -> Known:
                 f"neither the tape nor a state file of {short(whole)} can be read",
                 "start the task anew",
             )
-        return Known(read.state, (*problems, f"this is its {read.name}: its spec is damaged"))
+        return SavedState(read.state, (*problems, f"this is its {read.name}: its spec is damaged"))
     task_of(fold.execution.spec)
     if damaged and read.state is not None:
         mend(fold.progress, read.state)
-    return Known(fold.state(), tuple(problems))
+    return SavedState(fold.state(), tuple(problems))
 
 
-def save(engine: BlockingEngine, execution_id: str) -> ExecutionState | None:
+def save(project: Project, execution_id: str) -> ExecutionState | None:
     """Write the state file of a task that has ended, from its tape, unless it says so already.
 
     Returns None where it is live (its driver writes it) or is no task.
     """
-    folder = engine.project.folder(execution_id)
+    folder = project.folder(execution_id)
     fold, _ = folded(folder, execution_id)
     spec = fold.execution.spec
     if fold.execution.live or spec is None or spec.kind != "task":
         return None
     state = fold.state()
-    read = read_state(folder, execution_id, engine.project.quarantine)
+    read = read_state(folder, execution_id, project.quarantine)
     try:
         sync_tape(folder)  # its keeper may be gone without having done so, or be about to
         sync_names(folder)
@@ -127,6 +135,14 @@ def save(engine: BlockingEngine, execution_id: str) -> ExecutionState | None:
     except OSError as error:
         raise as_error(error, f"the state of {short(execution_id)} is not saved") from error
     return state
+
+
+def close_state(project: Project, execution_id: str) -> None:
+    """Write the state of a task whose driver could not: its file must not say that it still runs."""
+    read = read_state(project.folder(execution_id), execution_id)
+    if read.state is not None and read.state.status in LIVE:
+        with suppress(DiskFull, EngineFault):  # the tape has everything
+            save(project, execution_id)
 
 
 # On request
@@ -139,7 +155,7 @@ def checkpoint(engine: BlockingEngine, execution_id: str) -> Checkpoint:
         found = _ask(engine, execution.id)
         if found is not None:
             return found
-    state = save(engine, execution.id)
+    state = save(engine.project, execution.id)
     if state is None:
         raise NotFinished(
             f"{short(execution.id)} was resumed just now", "ask for the checkpoint again"

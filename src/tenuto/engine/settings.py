@@ -66,6 +66,8 @@ class Settings(msgspec.Struct, frozen=True):
     """The runtime of agent tasks that name none, if it can be used here."""
     runtime_order: tuple[str, ...] = ("claude-code", "open-code", "cli")
     """The runtimes that are tried else, the first that can be used is taken."""
+    max_turns: int | None = None
+    """How often an agent may ask its model for one prompt; no bound but its budget by default."""
     concurrency: int = 4
     """How many steps of one task run at the same time."""
     budget_daily: Decimal | None = None
@@ -188,6 +190,7 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "sandbox_net": ("sandbox_net", lambda v: _one_of(v, ("on", "loopback", "off"))),
     "runtime.preferred": ("runtime_preferred", check_name),
     "runtime.order": ("runtime_order", _names),
+    "runtime.max_turns": ("max_turns", _some),
     "parallel.concurrency": ("concurrency", _some),
     "budget.daily": ("budget_daily", parse_dollars),
     "budget.monthly": ("budget_monthly", parse_dollars),

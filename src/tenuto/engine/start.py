@@ -105,11 +105,13 @@ class Starter:
                     f"it is {execution.state}: only an interrupted or lost one can be resumed",
                     "run the work anew",
                 )
+            moved = ""
             if execution.spec is not None:  # whoever serves them serves them again
+                moved = work.spec.cwd if work.spec.cwd != execution.spec.cwd else ""
                 kept = execution.spec.functions
                 spec = msgspec.structs.replace(work.spec, functions=kept)
                 work = self.with_tools(msgspec.structs.replace(work, spec=spec))
-            pen.append(ev.Resumed(argv=work.spec.argv, by=by, forced=forced))
+            pen.append(ev.Resumed(argv=work.spec.argv, by=by, forced=forced, cwd=moved))
             for event in work.events:
                 pen.append(event)
             counted = output_of(folder)

@@ -27,7 +27,7 @@ def told(engine: BlockingEngine, snapshot: Snapshot, now: bool) -> Snapshot:
     A driver that was ended by force could not write its state: it is written here, from the tape.
     """
     with suppress(DiskFull, EngineFault):  # the tape has everything
-        save(engine, snapshot.id)
+        save(engine.project, snapshot.id)
     progress = progress_of(engine.project.folder(snapshot.id))
     if snapshot.state is not State.INTERRUPTED:
         return snapshot

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from tenuto.core.task_events import Decided
     from tenuto.engine.blocking import BlockingEngine
     from tenuto.engine.budgets import BudgetReport
-    from tenuto.engine.history import Moment
+    from tenuto.engine.history import Moment, Place
     from tenuto.engine.recovering import Recovered
     from tenuto.engine.runtimes import Found, RuntimeInfo
-    from tenuto.engine.saved import Checkpoint, Known
+    from tenuto.engine.saved import Checkpoint, SavedState
     from tenuto.engine.settings import Settings
     from tenuto.engine.watch import Watch
 
@@ -62,9 +62,9 @@ class TaskVerbs:
     ) -> Snapshot:
         """Have agents do a task, and wait for it; its value is what came of it, step by step.
 
-        Options: strategy, runtime, role, model, type, skills, files, max_cost, max_tokens, hard,
-        permissions, bypass, worktree, concurrency, chain, change, task_id, workflow, context; and
-        cwd, env, title, deadline, idle. `plan` is JSON, a mapping or a Plan.
+        Options: strategy, runtime, role, model, type, skills, files, max_cost, max_tokens, max_turns,
+        hard, permissions, bypass, worktree, concurrency, chain, change, task_id, workflow, context;
+        and cwd, env, title, deadline, idle. `plan` is JSON, a mapping or a Plan.
         """
         began, wait = time.monotonic(), self.settings.patience(wait)
         work = await self._call(self._task_work, text, plan, options)
@@ -124,16 +124,20 @@ class TaskVerbs:
         *,
         force: bool = False,
         from_seq: int | None = None,
+        cwd: str | None = None,
         wait: float | None = None,
     ) -> Snapshot:
         """Run an interrupted or lost execution again and wait for it.
 
         A task goes on where it was; with `from_seq` a new one goes on from that checkpoint of it.
-        `force` runs code and commands again from their beginning, takes over a task whose driver does
-        not answer, and passes what a check before the resume finds changed.
+        `cwd` is the folder to go on in, where its own is not there any more. `force` runs code and
+        commands again from their beginning, takes over a task whose driver does not answer, and
+        passes what a check before the resume finds changed.
         """
         began, wait = time.monotonic(), self.settings.patience(wait)
-        whole, sock = await self._call(self._engine.resume, execution_id, force, from_seq)
+        whole, sock = await self._call(
+            lambda: self._engine.resume(execution_id, force, from_seq, cwd=cwd)
+        )
         return await self._wait(self._engine.watch(whole, -1, sock), wait, None, began)
 
     async def checkpoint(self, execution_id: str) -> Checkpoint:
@@ -148,7 +152,7 @@ class TaskVerbs:
 
         return await self._call(saved.checkpoints_of, self._engine, execution_id)
 
-    async def state(self, execution_id: str) -> Known:
+    async def state(self, execution_id: str) -> SavedState:
         """Return all that is saved of a task, and what was wrong with what was read."""
         from tenuto.engine import saved
 
@@ -187,18 +191,20 @@ class TaskVerbs:
         task_id: str = "",
         failed: bool = False,
         most: int | None = 50,
+        before: Place | None = None,
     ) -> History:
         """Return what agents' steps came to, newest first, or by group; and the totals of all that fit.
 
         `since` and `until` are times, or ages such as "7d". With an id: the steps of one task, which
-        may still run. Else it is of tasks that have ended.
+        may still run. Else it is of tasks that have ended. `before` is the `place` of the last record
+        of a page: the next page begins after it.
         """
         from tenuto.engine.history import history
 
         return await self._call(
             lambda: history(
                 self._engine, execution_id, since=since, until=until, by=by, change=change,
-                task_id=task_id, failed=failed, most=most,
+                task_id=task_id, failed=failed, most=most, before=before,
             )
         )  # fmt: skip
 

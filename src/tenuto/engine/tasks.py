@@ -17,6 +17,7 @@ from tenuto.core.ids import short
 from tenuto.core.plan import MergeMode, Plan, check_plan, read_plan
 from tenuto.core.progress import Progress
 from tenuto.core.specs import Spec, check_text
+from tenuto.core.state import StateFold
 from tenuto.core.task_events import Decided, TaskEvent, decode_task_event
 from tenuto.core.tasks import PermissionPolicy, TaskSpec
 from tenuto.dispatch import control
@@ -76,7 +77,7 @@ def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
 
 
 def _check_bounds(given: Mapping[str, Any]) -> None:
-    for name, least in (("max_tokens", 0), ("concurrency", 1)):
+    for name, least in (("max_tokens", 0), ("concurrency", 1), ("max_turns", 1)):
         value = given.get(name, least)
         if isinstance(value, int) and not least <= value < _MOST:
             raise InvalidInput(f"{name} is {value}", f"{least} or more, or leave it out")
@@ -227,11 +228,15 @@ def progress_now(project: Project, execution_id: str) -> Progress:
     """Return how far a task is, with all that the ledger has counted for it by now.
 
     The tape has what a step had cost when it ended. Of a step that runs, or whose driver was killed,
-    only the ledger knows.
+    only the ledger knows. A step that was under way when the task ended is shown as interrupted.
     """
     from tenuto.engine.budgets import opened
 
-    progress = progress_of(project.folder(execution_id))
+    fold = StateFold(execution_id)
+    with TapeReader(project.folder(execution_id)) as reader:
+        for frame in reader.events():
+            fold.apply(frame.seq, frame.time_ns, frame.body)
+    progress = fold.progress
     with opened(project) as ledger:
         for one in progress.steps.values():
             spend = ledger.spend(execution_id, one.step.id)
@@ -252,7 +257,10 @@ def decide(
     why: str = "",
     by: str = "",
 ) -> list[Decided]:
-    """Decide what a task asked, all or one by its number; return once the task has taken it."""
+    """Decide what a task asks now, all or one by its number; return once the task has taken it.
+
+    What it comes to ask meanwhile stays open: nobody has seen it.
+    """
     whole = engine.resolve(execution_id)
     folder = engine.project.folder(whole)
     execution = engine.execution(whole)
@@ -267,10 +275,11 @@ def decide(
             f"{short(whole)} asks {'nothing' if not asks else f'no question {n}'}",
             f"it asks {asks}" if asks else f"see: tenuto show {short(whole)}",
         )
-    message = {"type": "decide", "n": n, "allow": allow, "why": why, "by": by or _user()}
+    message = {"type": "decide", "allow": allow, "why": why, "by": by or _user()}
     with engine.watch(whole) as watch:
         try:
-            control.request(folder, "tell", message=message)
+            for number in sorted(wanted):
+                control.request(folder, "tell", message={**message, "n": number})
         except control.NoKeeper:  # it died just now
             raise _asks_nothing(engine.execution(whole)) from None
         return _until_decided(watch, wanted)
@@ -313,7 +322,7 @@ def result_document(progress: Progress, most: int | None = None) -> dict[str, An
         {
             "id": one.step.id, "status": one.status, "role": one.role, "runtime": one.runtime,
             "model": one.model, "attempts": one.attempt,
-            "output": one.output[:each], "error": one.error[:each],
+            "output": one.output[:each], "error": one.error[:each], "trouble": one.trouble,
             "tokens_in": one.tokens.input + one.tokens.cache_read + one.tokens.cache_write,
             "tokens_out": one.tokens.output, "cost": _money(one.cost),
             "unmetered": one.unmetered, "duration_s": one.duration_s, "session": one.session,
@@ -322,7 +331,7 @@ def result_document(progress: Progress, most: int | None = None) -> dict[str, An
         for one in progress.in_order()
     ]  # fmt: skip
     return {
-        "status": finished.status if finished is not None else "running",
+        "status": finished.status if finished is not None else progress.ended or "running",
         "success": finished is not None and finished.status == "completed",
         "strategy": progress.strategy,
         "reason": progress.reason,
@@ -337,7 +346,7 @@ def result_document(progress: Progress, most: int | None = None) -> dict[str, An
         "asks": [
             {"n": n, "about": one.about, "text": one.text, "step": one.step, "detail": one.detail}
             for n, one in progress.asked.items()
-            if finished is None  # nobody can answer what an ended task asked
+            if finished is None and not progress.ended  # nobody can answer what an ended one asked
         ],
     }
 

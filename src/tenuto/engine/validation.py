@@ -8,14 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tenuto.core.errors import (
     EnvironmentChanged,
-    FolderGone,
     NewerState,
     RuntimeGone,
     StateDamaged,
@@ -24,9 +22,11 @@ from tenuto.core.errors import (
 from tenuto.core.execution import Execution
 from tenuto.core.ids import short
 from tenuto.core.progress import Progress
+from tenuto.core.specs import Spec
 from tenuto.core.state import mend
-from tenuto.core.task_events import TaskEvent
+from tenuto.core.task_events import TaskEvent, Warned
 from tenuto.core.tasks import TaskSpec
+from tenuto.engine.moving import check_folder, lost_branches, mend_worktrees, words
 from tenuto.engine.saved import folded
 from tenuto.engine.surroundings import moved_on, other_machine, seen_here
 from tenuto.engine.tasks import task_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
     from tenuto.engine.runtimes import RuntimeInfo
 
-Obstacle = Callable[[TenutoError], None]
+_NAMED = 3
 _NUMBERS = re.compile(r"\d+(?:\.\d+)+")
 
 
@@ -44,110 +44,120 @@ class Passed(msgspec.Struct, frozen=True):
     """What a resume found."""
 
     events: tuple[TaskEvent, ...] = ()
-    """What the tape lost and a state file still has: to be put on the tape first."""
-    notes: tuple[str, ...] = ()
-    """What was passed by force, or does not stand in the way."""
+    """What is to be put on the tape first: what it lost and a state file still has, and warnings."""
+    forced: bool = False
+    """Not all was as it had been."""
 
 
-def check_resume(engine: BlockingEngine, execution: Execution, force: bool) -> Passed:
-    """Return if a task can go on as it was, or be forced to; else raise the first obstacle."""
-    spec = execution.spec
-    task = task_of(spec)
-    assert spec is not None
-    name = short(execution.id)
-    notes: list[str] = []
+class _Check:
+    """What all checks of one resume know."""
 
-    def obstacle(error: TenutoError) -> None:
-        if not force:
+    def __init__(self, execution: Execution, spec: Spec, force: bool) -> None:
+        """Take the spec as it is to go on: its folder may be another than before."""
+        self.id, self.name, self.cwd = execution.id, short(execution.id), spec.cwd
+        self.moved = execution.spec is not None and execution.spec.cwd != spec.cwd
+        self.forced = words(execution.id, spec.cwd if self.moved else None, "--force")
+        self._force = force
+        self.passed: list[str] = []
+
+    def obstacle(self, error: TenutoError) -> None:
+        """Raise, unless it is to be passed."""
+        if not self._force:
             raise error
-        notes.append(error.message)
+        self.passed.append(error.message)
 
-    events, progress = _integrity(engine, execution, name, obstacle, notes)
-    check_folder(spec.cwd, name)
-    _check_place(progress, spec.cwd, name, obstacle, notes)
-    _check_runtimes(engine, task, progress, name, obstacle)
-    return Passed(tuple(events), tuple(notes))
+
+def check_resume(engine: BlockingEngine, execution: Execution, spec: Spec, force: bool) -> Passed:
+    """Return if a task can go on as it was, or be forced to; else raise the first obstacle."""
+    task = task_of(spec)
+    check = _Check(execution, spec, force)
+    events, progress, problems = _integrity(engine, check)
+    check_folder(spec.cwd, execution.id, progress.environment)
+    _check_place(check, progress, task)
+    _check_runtimes(engine, check, task, progress)
+    if check.moved and task.worktree is not None:
+        mend_worktrees(spec.cwd, os.path.join(engine.project.home, "worktrees", execution.id))
+    warned = [*problems, *(f"resumed by force, although {one}" for one in check.passed)]
+    events += [Warned(text=one, about="state") for one in warned]
+    return Passed(tuple(events), bool(check.passed))
 
 
 def _integrity(
-    engine: BlockingEngine,
-    execution: Execution,
-    name: str,
-    obstacle: Obstacle,
-    notes: list[str],
-) -> tuple[list[TaskEvent], Progress]:
-    folder = engine.project.folder(execution.id)
-    fold, damaged = folded(folder, execution.id)
-    read = read_state(folder, execution.id, engine.project.quarantine)
+    engine: BlockingEngine, check: _Check
+) -> tuple[list[TaskEvent], Progress, list[str]]:
+    """Return what is to be put on the tape again, how far the task is, and what was wrong."""
+    name, folder = check.name, engine.project.folder(check.id)
+    fold, damaged = folded(folder, check.id)
+    read = read_state(folder, check.id, engine.project.quarantine)
     if read.newer is not None:
-        obstacle(
+        check.obstacle(
             NewerState(
                 f"{name} was saved by a newer Tenuto: {read.newer.message}",
                 "resume it with that one; by its tape alone, as far as this one understands it: "
-                f"tenuto resume --force {name}; a fork (--from SEQ) leaves it as it is",
+                f"{check.forced}; a fork (--from SEQ) leaves it as it is",
             )
         )
-    notes += [one for one in read.problems if read.newer is None or one != read.newer.message]
+    problems = [one for one in read.problems if read.newer is None or one != read.newer.message]
     events: list[TaskEvent] = []
     if damaged:
         if read.state is not None:
             events = mend(fold.progress, read.state)
         back = f"; {len(events)} of its events are known from {read.name}" if events else ""
-        obstacle(
+        check.obstacle(
             StateDamaged(
                 f"{damaged} bytes of the tape of {name} cannot be read{back}",
-                f"go on with what is left of it: tenuto resume --force {name}; or from an earlier "
+                f"go on with what is left of it: {check.forced}; or from an earlier "
                 f"checkpoint: tenuto show {name} --checkpoints",
             )
         )
-    return events, fold.progress
+    return events, fold.progress, problems
 
 
-def check_folder(cwd: str, name: str) -> None:
-    """Raise FolderGone where a task's working directory is not there."""
-    if not os.path.isdir(cwd):
-        raise FolderGone(
-            f"the working directory of {name}, {cwd}, does not exist any more",
-            "put it back (check it out, mount it), then resume",
-        )
-
-
-def _check_place(
-    progress: Progress, cwd: str, name: str, obstacle: Obstacle, notes: list[str]
-) -> None:
-    before = progress.environment
+def _check_place(check: _Check, progress: Progress, task: TaskSpec) -> None:
+    before, cwd, name = progress.environment, check.cwd, check.name
     if before is None:
         return
     now = seen_here(cwd)
-    forced = f"to go on all the same: tenuto resume --force {name}"
+    forced = f"to go on all the same: {check.forced}"
     if other_machine(before, now):
-        obstacle(
+        check.obstacle(
             EnvironmentChanged(
                 f"{name} last ran on another machine ({before.host or before.machine}): sessions of "
                 "its runtimes are there, not here",
-                forced,
+                forced if check.moved else f"{forced}; in another folder, add --cwd DIR",
             )
         )
-    if before.commit and now.commit != before.commit:
-        if now.commit and moved_on(cwd, before.commit, now.commit):
-            notes.append(f"{cwd} has new commits since {before.commit[:10]}")
-        else:
-            obstacle(
-                EnvironmentChanged(
-                    f"{cwd} is at commit {now.commit[:10] or 'none'}, and {name} last began at "
-                    f"{before.commit[:10]}, which is not in its history",
-                    f"go back with: git checkout {before.commit[:10]}; {forced}; or fork it: "
-                    f"tenuto show {name} --checkpoints",
-                )
+    grew = bool(now.commit) and moved_on(cwd, before.commit, now.commit)  # agents commit
+    if before.commit and not grew:
+        check.obstacle(
+            EnvironmentChanged(
+                f"{cwd} is at commit {now.commit[:10] or 'none'}, and {name} last began at "
+                f"{before.commit[:10]}, which is not in its history",
+                f"go back with: git checkout {before.commit[:10]}; {forced}; or fork it: "
+                f"tenuto show {name} --checkpoints",
             )
+        )
+    lost = lost_branches(progress, cwd) if task.worktree is not None else []
+    if lost:
+        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+        check.obstacle(
+            EnvironmentChanged(
+                f"{cwd} has no branch {', '.join(lost[:_NAMED])}{more}, where the work of finished "
+                f"steps of {name} is",
+                f"fetch it from where it ran, or name that checkout: {words(check.id, None)} --cwd "
+                f"DIR; {forced}",
+            )
+        )
 
 
 def _check_runtimes(
-    engine: BlockingEngine, task: TaskSpec, progress: Progress, name: str, obstacle: Obstacle
+    engine: BlockingEngine, check: _Check, task: TaskSpec, progress: Progress
 ) -> None:
     """Look at the runtimes of the steps that are open: those that began, and those that name one."""
+    name = check.name
     left = [one for one in progress.steps.values() if one.open]
-    begun = {one.runtime for one in left if one.session}
+    anew = check.moved and task.worktree is None  # sessions belong to the folder they began in
+    begun = {one.runtime for one in left if one.session and not anew}
     named = {one.step.runtime or task.runtime for one in left}
     wanted = {str(one) for one in begun | named if one}
     if not wanted:
@@ -158,20 +168,20 @@ def _check_runtimes(
         if info is None or info.available is not True:
             why = info.why if info is not None else "nothing of that name is known any more"
             hint = info.hint if info is not None else "put it back into the settings"
-            obstacle(
+            check.obstacle(
                 RuntimeGone(
                     f"{name} is to go on with {runtime}, which cannot be used here: {why}",
                     f"{hint or 'make it work again'}; with another of its family if there is one: "
-                    f"tenuto resume --force {name}",
+                    f"{check.forced}",
                 )
             )
             continue
         before, now = progress.versions.get(runtime, ""), info.version
         if runtime in begun and before and now and _numbers(before) != _numbers(now):
-            obstacle(
+            check.obstacle(
                 EnvironmentChanged(
                     f"{runtime} is of version {now}, and {name} began a session with {before}",
-                    f"install {before} again, or go on with this one: tenuto resume --force {name}",
+                    f"install {before} again, or go on with this one: {check.forced}",
                 )
             )
 

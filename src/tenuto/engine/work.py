@@ -87,7 +87,7 @@ def command_work(argv: Sequence[str], options: Options, environ: Mapping[str, st
         raise InvalidInput("a command has no session", "sessions are for code: --lang python")
     for part in argv:
         check_text("the command", part)
-    cwd = _folder(options.cwd)
+    cwd = folder_of(options.cwd)
     full = _environment(environ, options.env)
     program = resolve_program(argv[0], full, cwd)
     return _work("command", (program, *argv[1:]), cwd, options, full)
@@ -103,7 +103,7 @@ def code_work(
 ) -> Work:
     """Return the work for code in a language; `memory` bounds code-mode where no limit is given."""
     check_text("the code", code)
-    cwd = _folder(options.cwd)
+    cwd = folder_of(options.cwd)
     if language in _CODE_MODE:
         work = _machine_work(code, language, cwd, options, environ, programs, memory)
         return work if options.session is None else _machine_cell(work, options)
@@ -300,7 +300,8 @@ def _work(
     return Work(spec, environ)
 
 
-def _folder(cwd: str | None) -> str:
+def folder_of(cwd: str | None) -> str:
+    """Return the whole path of a working directory, the current one if none is given, or raise."""
     path = os.path.abspath(os.path.expanduser(cwd)) if cwd else current_folder()
     check_text("the working directory", path)
     if os.path.isfile(path):

@@ -6,6 +6,7 @@ runner inherits the line, takes the code, and tells value, exception and whether
 
 from __future__ import annotations
 
+import _thread
 import array
 import fcntl
 import json
@@ -50,6 +51,7 @@ class Channel:
         self._keeper = keeper
         self._in = bytearray()
         self._out: deque[memoryview] = deque()
+        self._sending = _thread.allocate_lock()  # the writer's thread sends, too
         self.unsent = 0
         self._mask = 0
         self._holding = False
@@ -74,20 +76,39 @@ class Channel:
             self._receive()
 
     def _send(self) -> None:
-        try:
-            while self._out:
-                sent = self._sock.send(self._out[0], socket.MSG_NOSIGNAL)
-                self.unsent -= sent
-                self._out[0] = self._out[0][sent:]
-                if not self._out[0]:
-                    self._out.popleft()
-        except BlockingIOError:
-            return
-        except OSError:
-            self._out.clear()
-            self.unsent = 0
+        with self._sending:
+            try:
+                self._send_all()
+            except BlockingIOError:
+                return
+            except OSError:
+                self._out.clear()
+                self.unsent = 0
         self._watch()
         self._keeper.host.child_took()
+
+    def _send_all(self) -> None:
+        while self._out:
+            sent = self._sock.send(self._out[0], socket.MSG_NOSIGNAL)
+            self.unsent -= sent
+            self._out[0] = self._out[0][sent:]
+            if not self._out[0]:
+                self._out.popleft()
+
+    def send_now(self, data: bytes) -> bool:
+        """Send a short line from any thread; False if the loop is to send it, in its turn."""
+        with self._sending:
+            if not self._open or self._out:
+                return False
+            try:
+                sent = self._sock.send(data, socket.MSG_NOSIGNAL)
+            except OSError:
+                return False
+            if sent < len(data):  # the rest goes out as soon as the loop looks
+                self._out.append(memoryview(data)[sent:])
+                self.unsent += len(data) - sent
+                self._keeper.writer.pass_on(self._watch)
+            return True
 
     def _watch(self) -> None:
         """Watch for messages unless held back, and for room where something waits to be sent."""
@@ -162,10 +183,11 @@ class Channel:
     def close(self) -> None:
         """Let go of our end."""
         if self._open:
-            self._open = False
             self.reading = False
             self._keeper.loop.off(self._sock.fileno())
-            self._sock.close()
+            with self._sending:
+                self._open = False
+                self._sock.close()
 
     def _take(self, line: bytes) -> None:
         bulky = len(line) > _BULK and self._keeper.driven is None  # a driver is ours, and trusted

@@ -49,13 +49,13 @@ class Driven:
             bodies = [self._body(event) for event in message["events"]]
         except (ValueError, TypeError, KeyError) as error:  # it would wait for an answer for ever
             if number is not None:
-                self._answer(number, str(error))
+                self.send(_answer(number, str(error)))
             return
         for body in bodies:
             self._keeper.writer.record(body)
         self._keeper.clock.moved()
         if number is not None:
-            self._keeper.writer.sync(lambda error: self._answer(number, error))
+            self._keeper.writer.sync(lambda error: self._saved(number, error))
         self._keeper.hold_back()
 
     def _body(self, event: dict[str, Any]) -> bytes:
@@ -65,11 +65,11 @@ class Driven:
             "utf-8", "replace"
         )
 
-    def _answer(self, number: object, error: str) -> None:
-        answer: dict[str, object] = {"type": "told", "n": number}
-        if error:
-            answer["error"] = error
-        self.send(answer)
+    def _saved(self, number: object, error: str) -> None:
+        """Answer from the writer's thread: waking the loop for it would take as long as a sync."""
+        answer = _answer(number, error)
+        if not self._keeper.channel.send_now(_line(answer)):
+            self._keeper.writer.pass_on(lambda: self.send(answer))
 
     def _waits(self, on: str, detail: str) -> None:
         keeper = self._keeper
@@ -79,4 +79,15 @@ class Driven:
 
     def send(self, message: dict[str, Any]) -> None:
         """Say something to the driver."""
-        self._keeper.channel.send(json.dumps(message).encode() + b"\n")
+        self._keeper.channel.send(_line(message))
+
+
+def _answer(number: object, error: str) -> dict[str, Any]:
+    answer: dict[str, Any] = {"type": "told", "n": number}
+    if error:
+        answer["error"] = error
+    return answer
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"

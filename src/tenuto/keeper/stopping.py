@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tenuto.keeper.keeper import Keeper
 
+_WIND_UP_S = 5.0
+
 
 class Clock:
     """The deadlines that were asked for: one from the start, one from the last thing that moved."""
@@ -39,7 +41,7 @@ class Clock:
 
     def deadline(self) -> None:
         """End it: it ran for as long as it may."""
-        self._keeper.end_by(verdict.deadline(float(self._keeper.job["deadline"])))
+        self._over(verdict.deadline(float(self._keeper.job["deadline"])))
 
     def idle(self) -> None:
         """End it if nothing moved for as long as it may be silent, or look again later."""
@@ -50,7 +52,17 @@ class Clock:
         if waits or quiet < bound:  # for someone, or for our disk: that is not silence of its own
             keeper.loop.after(max(0.01, bound - quiet) if not waits else bound, self.idle)
         else:
-            keeper.end_by(verdict.idle(bound))
+            self._over(verdict.idle(bound))
+
+    def _over(self, outcome: verdict.Outcome) -> None:
+        """End it; a task's driver may stop its agents and say how far they came first, and soon."""
+        keeper = self._keeper
+        if keeper.driven is None or keeper.exited:
+            keeper.end_by(outcome)
+            return
+        keeper.outcome = keeper.outcome or outcome
+        keeper.driven.send({"type": "over", "reason": outcome.reason, "text": outcome.detail})
+        keeper.loop.after(_WIND_UP_S, keeper.kill_tree)
 
     def _tie(self, pid: int, start: int) -> None:
         """End it when that process ends: it runs on its behalf only."""

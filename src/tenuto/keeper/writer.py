@@ -158,14 +158,15 @@ class TapeWriter:
 
     def then(self, call: Callable[[], None]) -> None:
         """Have the loop call this once everything given so far has been dealt with."""
-        self._give(lambda: self._pass_on(call))
+        self._give(lambda: self.pass_on(call))
 
-    def _pass_on(self, call: Callable[[], None]) -> None:
+    def pass_on(self, call: Callable[[], None]) -> None:
+        """Have the loop call this; for what is called in the thread."""
         self.calls.append(call)
         self._wake()
 
     def sync(self, call: Callable[[str], None]) -> None:
-        """Have the loop call this, with an error or none, once all given so far is safe on disk."""
+        """Have the thread call this, with an error or none, once all given so far is safe on disk."""
         self._give(lambda: self._join_sync(call))
 
     def _join_sync(self, call: Callable[[str], None]) -> None:
@@ -173,7 +174,10 @@ class TapeWriter:
         self._unsafe.append(call)
         if not self._syncing:
             self._syncing = True
-            self._queue.put(self._sync)
+            if self._queue.empty():
+                self._sync()
+            else:
+                self._queue.put(self._sync)
 
     def _sync(self) -> None:
         if self._held:  # what they ask about may be among it: once there is room again
@@ -188,7 +192,7 @@ class TapeWriter:
             error = problem.strerror or "sync failed"
         point("writer-after-checkpoint")
         for call in calls:
-            self._pass_on(lambda call=call: call(error))
+            call(error)
 
     def finish(self) -> None:
         """Sync what was written; `finished` turns true once nothing is held back any more."""
@@ -268,7 +272,7 @@ class TapeWriter:
             self._pumped += len(data)
             self._own += len(data) + _COST
             self._take([(stream, time.time_ns(), data)])
-        self._pass_on(lambda: done(size, lines))
+        self.pass_on(lambda: done(size, lines))
 
     def _take(self, batch: list[_Item]) -> None:
         wanted = any(not item[0] & _ASIDE for item in batch)  # the batch itself is used up

@@ -36,6 +36,7 @@ Tenuto runs code and commands to their end. Nothing times out: a call that takes
 - End it: kill(execution_id=…). Ids work in every later session, also after a restart.
 - Have another AI agent do something: engine_execute(task="…", files=[…]), or plan=[…] for steps that \
 depend on each other. It is handed over in the same way. It asks? approve(execution_id=…) or deny(…).
+- Stop a task: engine_interrupt. Stopped or lost? engine_resume goes on; engine_status() names them.
 Code without a language is JavaScript in a sandboxed VM: no files, network or modules there; use \
 language="node", "python" or "bash" for those."""
 
@@ -215,7 +216,7 @@ _LIST = tool(
         "which": {
             "type": "string",
             "enum": ["running", "async", "all"],
-            "description": "running (default), async (handed over), or all with ended ones.",
+            "description": "running (default), async (handed over), or all, with ended ones.",
         },
         "text": {
             "type": "string",
@@ -244,9 +245,10 @@ _STATUS = tool(
     "engine_status",
     "Status of the engine or of one execution",
     """\
-Without an id: what runs and what it waits for, the runtimes of agents (which work here, and what the \
-others lack), strategies, spending and limits, and the health of the engine. With execution_id: \
-everything about that one (a task with its steps and questions), without its output.""",
+Without an id: what runs and what it waits for, tasks that were interrupted or lost and can go on, the \
+runtimes of agents (which work here, and what the others lack), strategies, spending and limits, and \
+the health of the engine. With execution_id: everything about that one (a task with its steps, \
+questions and newest checkpoint), without its output.""",
     {"execution_id": ID},
     read_only=True,
 )
@@ -256,7 +258,8 @@ _INTERRUPT = tool(
     "Interrupt an execution",
     """\
 Ask an execution to stop (as Ctrl-C does), insist after a few seconds, and answer once it has. Its \
-output is kept. A task keeps the steps that are done: engine_resume goes on from there.""",
+output is kept. A task keeps the steps that are done, and the answer says which: engine_resume goes on \
+from there, in any later session.""",
     {"execution_id": ID},
     ("execution_id",),
     destructive=True,

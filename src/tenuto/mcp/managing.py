@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tenuto.core.errors import InvalidInput
 from tenuto.core.execution import Snapshot
 from tenuto.core.quantities import brief_duration
+from tenuto.engine.reports import is_gateway
 from tenuto.mcp import replies, task_tools
 from tenuto.mcp.arguments import Arguments
 from tenuto.mcp.reading import history, send_input
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tenuto.mcp.service import Caller, Service
 
 _RECENT = 10
+_SPARE = 40  # for gateways, which are left out afterwards
 
 
 async def manage(service: Service, action: str, given: Arguments, caller: Caller) -> Reply:
@@ -61,15 +63,18 @@ async def list_executions(service: Service, given: Arguments, caller: Caller) ->
         running=which == "running",
         only_async=which == "async",
         text=given.get("text", ""),
-        most=most,
+        most=most + _SPARE,
     )
-    return _listing(found, f"{which} executions".capitalize())
+    shown = [one for one in found if which == "all" or not is_gateway(one)]
+    return _listing(shown[:most], f"{which} executions".capitalize())
 
 
 async def list_async(service: Service) -> Reply:
     """List what runs, and what was handed over and ended lately."""
-    live = await service.engine.list(running=True, most=200)
-    ended = [one for one in await service.engine.list(only_async=True, most=50) if one.done]
+    running = await service.engine.list(running=True, most=200)
+    live = [one for one in running if not is_gateway(one)]
+    handed = await service.engine.list(only_async=True, most=_RECENT + _SPARE)
+    ended = [one for one in handed if one.done and not is_gateway(one)]
     if not live and not ended:
         text = "No async executions currently running"
         return Reply(text, {"message": text, "executions": []})
@@ -101,10 +106,11 @@ async def kill_all(service: Service) -> Reply:
 async def interrupt(service: Service, given: Arguments, caller: Caller) -> Reply:
     """Ask one to stop, and insist."""
     del caller
-    snapshot = await service.engine.interrupt(given.get("execution_id"))
+    found = await service.engine.show(given.get("execution_id"))
+    snapshot = await service.engine.interrupt(found.id)
     service.changed()
     if snapshot.kind == "task":
-        return await task_tools.interrupted(service, snapshot)
+        return await task_tools.interrupted(service, snapshot, found.done)
     text = f"Execution {snapshot.id} is {snapshot.state}. Its output is kept."
     return Reply(text, {"message": text, **replies.facts(snapshot)})
 

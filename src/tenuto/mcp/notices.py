@@ -23,6 +23,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from tenuto.core.errors import TenutoError
 from tenuto.core.execution import Snapshot
 from tenuto.core.quantities import brief_duration
+from tenuto.engine.reports import is_gateway
 from tenuto.mcp.catalogue import REPORT
 from tenuto.mcp.replies import state_words
 from tenuto.mcp.service import Service
@@ -110,7 +111,8 @@ class Notices:
 
     async def _look(self) -> None:
         engine = self._service.engine
-        live = {one.id: one for one in await engine.list(running=True, most=None)}
+        running = await engine.list(running=True, most=None)
+        live = {one.id: one for one in running if not is_gateway(one)}
         known = self._seen.keys() | self._service.open
         self._service.open.clear()
         for execution_id in [one for one in known if one not in live]:

@@ -10,11 +10,12 @@ import msgspec
 
 from tenuto.core.errors import TenutoError
 from tenuto.core.execution import Snapshot
-from tenuto.core.quantities import brief_duration
+from tenuto.core.quantities import brief_duration, iso, money
+from tenuto.core.states import RESUMABLE
 from tenuto.mcp import replies, task_replies
 from tenuto.mcp.arguments import Arguments
 from tenuto.mcp.replies import Reply
-from tenuto.mcp.task_replies import money
+from tenuto.mcp.spoken import spoken
 from tenuto.mcp.task_tools import not_from_inside
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _TASKS = 20
 _EXECUTIONS = 10
+_STOPPED = 5
 _WINDOWS: dict[str, Literal["daily", "monthly"]] = {"day": "daily", "month": "monthly"}
 
 
@@ -35,15 +37,23 @@ async def status(service: Service, given: Arguments, caller: Caller) -> Reply:
     if execution_id is not None:
         return await _one(service, execution_id)
     engine = service.engine
-    health, report, runtimes, tasks, (spent, budget) = await asyncio.gather(
-        engine.health(), engine.report(), service.looks.runtimes(), _tasks(service), _spent(service)
-    )
+    health, report, runtimes, tasks, stopped, (spent, budget) = await asyncio.gather(
+        engine.health(), engine.report(), service.looks.runtimes(), _tasks(service),
+        _stopped(service), _spent(service),
+    )  # fmt: skip
     wrong = [check for check in health if not check.ok]
     lines = [f"Health: {'in order' if not wrong else f'{len(wrong)} problems'}"]
     lines += [f"- {one.name}: {one.detail}. {one.hint}".rstrip() for one in wrong or health]
     counts = ", ".join(f"{number} {state}" for state, number in sorted(report.counts.items()))
     lines.append(f"Executions: {counts or 'none yet'}")
     lines += [f"Tasks ({len(tasks)}):", *map(_task_line, tasks)] if tasks else []
+    if stopped:
+        lines += ["Tasks that can go on with engine_resume, the newest:"]
+        lines += [
+            f"- {one['execution_id']} {one['state']} since {one['ended_at']}: {one['title']}"
+            + (f"; not taken up by itself: {one['why']}" if "why" in one else "")
+            for one in stopped
+        ]
     settings = engine.settings
     lines.append(f"Runtimes (preferred: {settings.runtime_preferred or 'none'}):")
     lines += [_runtime_line(one) for one in runtimes]
@@ -60,6 +70,7 @@ async def status(service: Service, given: Arguments, caller: Caller) -> Reply:
         "health": [msgspec.to_builtins(one) for one in health],
         "counts": report.counts,
         "tasks": tasks,
+        "resumable": stopped,
         "runtimes": [_runtime(one) for one in runtimes],
         "available_runtimes": [one.name for one in runtimes if one.available],
         "preferred_runtime": settings.runtime_preferred,
@@ -81,6 +92,9 @@ async def _one(service: Service, execution_id: str) -> Reply:
     progress = await service.engine.progress(snapshot.id)
     lines = [f"Task {snapshot.id}: {known['status']}: {snapshot.title[:200]}"]
     lines += task_replies.lines(snapshot, progress, known)
+    if places := await service.engine.checkpoints(snapshot.id):
+        lines.append(f"Newest checkpoint: {task_replies.checkpoint_words(places)}")
+        known |= task_replies.checkpoint_facts(places)
     steps = task_replies.next_calls(snapshot, known["asks"], "")
     steps = task_replies.next_ended(snapshot, progress) if snapshot.done else steps
     if steps:
@@ -95,6 +109,22 @@ async def _one(service: Service, execution_id: str) -> Reply:
 async def _tasks(service: Service) -> list[dict[str, Any]]:
     found = await service.engine.list(running=True, kind="task", most=_TASKS)
     return [await _task(service, one) for one in found]
+
+
+async def _stopped(service: Service) -> list[dict[str, Any]]:
+    """Return the newest tasks that can be resumed, and why none of them went on by itself."""
+    found = await service.engine.list(states=tuple(RESUMABLE), kind="task", most=_STOPPED)
+    why = {one.id: one.why for one in await service.engine.recovered() if not one.resumed}
+    return [
+        {
+            "execution_id": one.id,
+            "title": one.title[:80],
+            "state": str(one.state),
+            "ended_at": iso(one.ended_ns or one.created_ns),
+            **({"why": spoken(why[one.id])} if one.id in why else {}),
+        }
+        for one in found
+    ]
 
 
 async def _task(service: Service, snapshot: Snapshot) -> dict[str, Any]:

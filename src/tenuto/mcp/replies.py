@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import msgspec
@@ -21,22 +20,10 @@ from tenuto.core.quantities import brief_duration, iso
 from tenuto.core.states import State, WaitingFor
 from tenuto.engine.reports import ReportLine
 from tenuto.mcp.pages import Page
+from tenuto.mcp.spoken import spoken
 
 _SHOWN_RUNNING = 10
 _TITLE = 60
-# hints of the engine name commands; a client has tools
-_SPOKEN = tuple(
-    (re.compile(pattern), spoken)
-    for pattern, spoken in (
-        (r"tenuto (approve|deny) (\S+)", r'\1(execution_id="\2")'),
-        (r"tenuto resume --force ([^\s;]+)", r'engine_resume(execution_id="\1", force=true)'),
-        (r"tenuto resume ([^\s;]+)", r'engine_resume(execution_id="\1")'),
-        (r"(see: )?tenuto show ([^\s;]+)", r'see engine_status(execution_id="\2")'),
-        (r"(see: )?tenuto logs ([^\s;]+)", r'see output(execution_id="\2")'),
-        (r"see: tenuto ps --kind task", "see engine_status()"),
-        (r"see: tenuto task -h", "see the tool's description"),
-    )
-)
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -51,13 +38,6 @@ class Reply(msgspec.Struct, frozen=True):
 def seconds(number: float) -> str:
     """Return seconds as people write them: 30, 0.4."""
     return f"{number:.0f}" if number >= 10 else f"{number:.1f}".removesuffix(".0")
-
-
-def spoken(hint: str) -> str:
-    """Return a hint with the tools' calls in place of the commands."""
-    for pattern, call in _SPOKEN:
-        hint = pattern.sub(call, hint)
-    return hint
 
 
 def state_words(snapshot: Snapshot) -> str:
@@ -223,7 +203,7 @@ def refused(error: TenutoError) -> Reply:
         hint = hint.replace(
             "list them with: tenuto tools list", 'see composed_tools(action="list")'
         )
-    elif isinstance(error, NotRunning):
+    elif isinstance(error, NotRunning) and "engine_resume(" not in hint:
         hint = "read how it ended with output(execution_id=…)"
     text = f"Error: {error.message}" + (f"\nNext: {hint}" if hint else "")
     return Reply(text, {"error": error.message, "code": error.code, "next": [hint] if hint else []},

@@ -12,6 +12,7 @@ _WAIT = {
     **SECONDS,
     "description": "Seconds to wait for the end before handing over (default 30); 0 = at once.",
 }
+GROUPS = ("model", "runtime", "day", "change", "workflow", "task", "role", "strategy")
 # other names that models and users write, and what they mean here
 ALIASES: dict[str, dict[str, str]] = {
     "engine_execute": {
@@ -26,6 +27,15 @@ ALIASES: dict[str, dict[str, str]] = {
         "runtime": "force_runtime",
         "steps": "plan",
     },
+    "engine_resume": {
+        "from_seq": "from",
+        "fromSeq": "from",
+        "seq": "from",
+        "checkpoint": "from",
+        "cwd": "workingDirectory",
+        "path": "workingDirectory",
+    },
+    "engine_history": {"group_by": "by", "groupBy": "by", "n": "limit", "most": "limit"},
     "engine_budget": {
         "daily_limit": "daily",
         "monthly_limit": "monthly",
@@ -167,16 +177,70 @@ _RESUME = tool(
     "engine_resume",
     "Go on with an interrupted task",
     """\
-Go on with a task that was interrupted or lost (engine_interrupt, a crash), where it stopped: steps \
-that are done stay done. Then it waits as engine_execute does. Code and commands have no such place: \
-with force=true they run again from their beginning.""",
+Go on with a task that was interrupted or lost (engine_interrupt, a crash, a restart), where it \
+stopped: steps that are done stay done. With `from` a new task begins at an earlier checkpoint, and \
+the first stays as it is; that works for ended tasks too. Then it waits as engine_execute does. What \
+is in the way (folder gone, other commit, other version, ...) is an error that names the next call.""",
     {
         "execution_id": ID,
+        "from": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "The number of a checkpoint; engine_checkpoint(action=list) has them.",
+        },
+        "workingDirectory": {
+            "type": "string",
+            "description": "The folder to go on in, if its own is gone. Default: its own.",
+        },
+        "force": {
+            "type": "boolean",
+            "description": "Go on although something has changed, or its driver does not answer. "
+            "Code and commands need it: they run again from their beginning.",
+        },
         "wait": _WAIT,
-        "force": {"type": "boolean", "description": "For code and commands: run it all again."},
     },
     ("execution_id",),
     destructive=True,
+)
+
+_CHECKPOINT = tool(
+    "engine_checkpoint",
+    "Checkpoints of a task",
+    """\
+Have a task's state saved now, as one more checkpoint, or only list those it has (action=list); the \
+end of each step is one by itself. Answers with the checkpoints by number, and with what is saved: \
+steps done and left, sessions, folder. engine_resume(execution_id, from=number) begins a new task \
+there.""",
+    {
+        "execution_id": ID,
+        "action": {
+            "type": "string",
+            "enum": ["save", "list"],
+            "description": "Default: save.",
+        },
+    },
+    ("execution_id",),
+)
+
+_HISTORY = tool(
+    "engine_history",
+    "What agents' steps came to",
+    """\
+Steps of tasks that have ended, newest first (status, tokens, cost, duration), and totals of all that \
+fit: counts, success rate, tokens, cost, durations. With `by`, totals for each group instead. With \
+execution_id, of that task, which may still run.""",
+    {
+        "execution_id": ID,
+        "since": {"type": "string", "description": "An age such as 7d, or an ISO time."},
+        "until": {"type": "string", "description": "Likewise: only before that."},
+        "by": {"type": "string", "enum": list(GROUPS)},
+        "change": {"type": "string", "description": "Only of this change id."},
+        "task_id": {"type": "string", "description": "Only of tasks with this id of yours."},
+        "failed": {"type": "boolean", "description": "Only those without success."},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 200, "description": "Default 20."},
+        "cursor": {"type": "string", "description": "Of the last answer, for the next page."},
+    },
+    read_only=True,
 )
 
 _BUDGET = tool(
@@ -208,4 +272,6 @@ drops some; with reset a window counts from zero again.""",
     destructive=True,
 )
 
-ALL: tuple[dict[str, Any], ...] = (_EXECUTE, _APPROVE, _DENY, _RESUME, _BUDGET)
+ALL: tuple[dict[str, Any], ...] = (
+    _EXECUTE, _APPROVE, _DENY, _RESUME, _CHECKPOINT, _HISTORY, _BUDGET,
+)  # fmt: skip

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tenuto.core.execution import Snapshot
-from tenuto.core.quantities import brief_duration
-from tenuto.core.states import State
+from tenuto.core.quantities import brief_duration, iso, money
+from tenuto.core.states import RESUMABLE, State
+from tenuto.engine.stopped import document as stopped_document
 from tenuto.engine.tasks import result_document
 from tenuto.mcp import replies
 from tenuto.mcp.pages import Page
 from tenuto.mcp.replies import Reply
+from tenuto.mcp.spoken import spoken
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tenuto.core.progress import Progress, StepProgress
+    from tenuto.core.state import CheckpointInfo
 
 _STEPS = 40  # shown of a plan; those that went wrong before those that went well
 _ASKS = 20
@@ -126,42 +130,54 @@ def next_calls(snapshot: Snapshot, asked: list[dict[str, Any]], cursor: str) -> 
 def next_ended(snapshot: Snapshot, progress: Progress) -> list[str]:
     """Return the calls that make sense after a task's end, if any."""
     where = f'execution_id="{snapshot.id}"'
-    if snapshot.state in (State.INTERRUPTED, State.LOST):
+    if snapshot.state in RESUMABLE:
         return [f"engine_resume({where}) to go on where it stopped; steps that are done stay done"]
+    calls: list[str] = []
     if any(one.kind in _UNUSABLE for one in progress.steps.values() if one.status == "failed"):
-        return ["engine_status() for the runtimes that work here, and what the others lack"]
+        calls.append("engine_status() for the runtimes that work here, and what the others lack")
     if snapshot.state is State.FAILED and not progress.steps and snapshot.hint:
-        return [replies.spoken(snapshot.hint)]
-    return []
+        calls.append(spoken(snapshot.hint))
+    if any(one.status == "completed" for one in progress.steps.values()) and not snapshot:
+        calls.append(
+            f'engine_checkpoint({where}, action="list") for where engine_resume can begin a new task '
+            "that keeps the steps that are done"
+        )
+    return calls
 
 
-def stopped(snapshot: Snapshot, progress: Progress) -> Reply:
+def stopped(
+    snapshot: Snapshot, progress: Progress, places: Sequence[CheckpointInfo], before: bool
+) -> Reply:
     """Answer what an interrupt of a task stopped, and what is saved."""
-    done = [one.step.id for one in progress.in_order() if one.status == "completed"]
-    cut = [one.step.id for one in progress.in_order() if one.status in ("interrupted", "running")]
-    rest = [one.step.id for one in progress.in_order() if one.status == "pending"]
-    text = f"Task {snapshot.id} is {snapshot.state}."
-    text += f" Stopped: {_names(cut)}." if cut else ""
-    text += f" Done and saved: {_names(done)}." if done else ""
-    text += f" Not begun: {_names(rest)}." if rest else ""
-    steps = next_ended(snapshot, progress)
-    data = {"message": text, **facts(snapshot, progress)}
-    if steps:
-        text += f"\nNext: {steps[0]}."
-        data["next"] = steps
+    steps = stopped_document(progress)
+    text = f"Task {snapshot.id} is {snapshot.state}{' since an earlier call' if before else ''}."
+    text += f" Stopped: {_names(steps['stopped'])}." if steps["stopped"] else ""
+    text += f" Done and saved: {_names(steps['completed'])}." if steps["completed"] else ""
+    text += f" Failed: {_names(steps['failed'])}." if steps["failed"] else ""
+    text += f" Not begun: {_names(steps['pending'])}." if steps["pending"] else ""
+    text += "" if progress.steps else " It had no plan yet."
+    text += f" Newest checkpoint: {checkpoint_words(places)}." if places else ""
+    data = {"message": text, **facts(snapshot, progress), **checkpoint_facts(places)}
+    data["stopped"] = {name: found[:_STEPS] for name, found in steps.items()}
+    if following := next_ended(snapshot, progress):
+        text += f"\nNext: {following[0]}."
+        data["next"] = following
     return Reply(text, data)
 
 
-def money(cost: float | Decimal | None) -> str:
-    """Return dollars as people write them: $2.50, $0.0031."""
-    if cost is None:
-        return "unknown"
-    amount = Decimal(str(cost))
-    return (
-        f"${amount:.2f}"
-        if amount == amount.quantize(Decimal("0.01"))
-        else f"${amount.normalize():f}"
-    )
+def checkpoint_facts(places: Sequence[CheckpointInfo]) -> dict[str, Any]:
+    """Return the newest checkpoint of a task, and how many there are."""
+    if not places:
+        return {}
+    last = places[-1]
+    newest = {"seq": last.seq, "time": iso(last.time_ns), "what": last.what}
+    return {"checkpoint": newest, "checkpoints_total": len(places)}
+
+
+def checkpoint_words(places: Sequence[CheckpointInfo]) -> str:
+    """Return the newest checkpoint of a task in a few words."""
+    last = places[-1]
+    return f"{last.seq} ({last.what}, {iso(last.time_ns)}), of {len(places)}"
 
 
 def lines(snapshot: Snapshot, progress: Progress, data: dict[str, Any]) -> list[str]:
@@ -248,6 +264,7 @@ def _step(one: StepProgress) -> dict[str, Any]:
         "depends_on": list(one.step.depends_on[:_STEPS]),
         "unmetered": one.unmetered,
         "error": _error(one),
+        "trouble": one.trouble[:_ERROR],
         "execution_id": one.execution,
         "branch": one.branch,
     }
@@ -260,7 +277,8 @@ def _step_line(one: StepProgress) -> str:
     what += f" ({who})" if who else ""
     what += f", try {one.attempt}" if one.attempt > 1 else ""
     what += f", branch {one.branch}" if one.branch else ""
-    return f"{what}: {_error(one)}" if _error(one) else what
+    why = _error(one) or (f"{one.trouble[:_ERROR]}, it may try again" if one.trouble else "")
+    return f"{what}: {why}" if why else what
 
 
 def _error(one: StepProgress) -> str:

@@ -15,6 +15,7 @@ from tenuto.core.ids import new_id
 from tenuto.core.task_events import Asked
 from tenuto.mcp import task_replies
 from tenuto.mcp.arguments import Arguments
+from tenuto.mcp.pages import START
 from tenuto.mcp.reading import end_of
 from tenuto.mcp.replies import Reply
 from tenuto.mcp.task_results import DECISIONS
@@ -172,20 +173,29 @@ async def decided(service: Service, execution_id: str, n: int, allow: bool) -> N
 
 
 async def resume(service: Service, given: Arguments, caller: Caller) -> Reply:
-    """Go on with what was interrupted or lost, and wait for it."""
-    began = time.monotonic()
+    """Go on with what was interrupted or lost, or from a checkpoint of it, and wait for it."""
+    began, seq = time.monotonic(), given.get("from")
     before = await service.engine.read(given.get("execution_id"))
-    place = await end_of(service, before)
-    await service.engine.resume(before.id, force=bool(given.get("force")), wait=0)
+    place = await end_of(service, before) if seq is None else START
+    resumed = await service.engine.resume(
+        before.id, force=bool(given.get("force")), from_seq=seq, cwd=given.get("workingDirectory"),
+        wait=0,
+    )  # fmt: skip
     service.changed()
     wait = service.wait_of(given.get("wait"))
-    reply = await service.attend(before.id, wait, caller, began, place)
-    return _opened(reply, f"Resumed {before.id}.")
+    reply = await service.attend(resumed.id, wait, caller, began, place)
+    if seq is None:
+        return _opened(reply, f"Resumed {before.id}.")
+    opening = f"Task {resumed.id} begins at checkpoint {seq} of {before.id}, which stays as it is."
+    return _opened(reply, opening, forked_from={"execution_id": before.id, "seq": seq})
 
 
-async def interrupted(service: Service, snapshot: Snapshot) -> Reply:
-    """Answer what an interrupt of a task stopped."""
-    return task_replies.stopped(snapshot, await service.engine.progress(snapshot.id))
+async def interrupted(service: Service, snapshot: Snapshot, before: bool) -> Reply:
+    """Answer what an interrupt of a task stopped, now or `before`, and what is saved of it."""
+    progress = await service.engine.progress(snapshot.id)
+    return task_replies.stopped(
+        snapshot, progress, await service.engine.checkpoints(snapshot.id), before
+    )
 
 
 def _opened(reply: Reply, opening: str, **more: Any) -> Reply:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from tenuto.core.budget import Admission, BudgetLimits, Crossing, Estimate, Tokens
@@ -42,14 +43,17 @@ if TYPE_CHECKING:
 
 Teller = Callable[[str, str, Sequence[Crossing]], None]
 """Told an execution, a step and the bounds that are reached. It may block; an error of ours refuses."""
+Herald = Callable[[str, str, str], None]
+"""Told an execution, a step and how a model's server failed it; nothing once that answers. May block."""
 _TYPICAL_OUTPUT = 1024
 _TYPICAL_WINDOW = 200_000
+_NAME_MOST = 512
 _SYNC_EVERY_S = 1.0
 _NO_RETRY = [(b"x-should-retry", b"false")]
 
 
-def _nobody(execution: str, step: str, crossings: Sequence[Crossing]) -> None:
-    del execution, step, crossings
+def _nobody(execution: str, step: str, what: object) -> None:
+    del execution, step, what
 
 
 class _RefusedError(Exception):
@@ -74,9 +78,15 @@ class Gateway:
         limits: Callable[[], BudgetLimits] = lambda: UNLIMITED,
         on_ask: Teller = _nobody,
         on_warn: Teller = _nobody,
+        lives: Callable[[str], bool] = lambda _: True,
+        on_trouble: Herald = _nobody,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take what it works with; `about` is told to those who ask for its health."""
+        """Take what it works with; `about` is told to those who ask for its health.
+
+        `lives` tells whether an execution is still there: whoever has a token of one that is not is
+        refused.
+        """
         self.ledger = ledger
         self.prices = prices or Prices()
         self.last_active = time.monotonic()
@@ -88,6 +98,10 @@ class Gateway:
         self._limits = limits
         self._on_ask = on_ask
         self._on_warn = on_warn
+        self._lives = lives
+        self._on_trouble = on_trouble
+        self._troubled: dict[tuple[str, str], float] = {}
+        self._telling: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._about = dict(about or {})
         self._bell = asyncio.Event()
         self._asked: Counter[str] = Counter()
@@ -155,11 +169,23 @@ class Gateway:
         for key in request.candidates():
             found = passes.read(self._secret, key)
             if found is not None:
+                self._check_live(found[0])
                 return found
         raise _RefusedError(
             401,
             "Tenuto gateway: this is no token of a task of this project; start one: tenuto task",
         )
+
+    def _check_live(self, execution: str) -> None:
+        """Refuse whoever outlives its task: its driver said that it ends, or is gone."""
+        try:
+            grant = self.ledger.granted(execution)
+        except TenutoError as error:
+            raise _RefusedError(400, f"Tenuto budget: {error}") from error
+        if (grant is not None and grant.closed) or not self._lives(execution):
+            raise _RefusedError(
+                401, f"Tenuto gateway: the task of this token has ended ({execution})"
+            )
 
     async def _forward(
         self,
@@ -196,6 +222,8 @@ class Gateway:
             raise _RefusedError(400, "Tenuto gateway: the request is no JSON with a model in it")
         if ask.hidden:
             raise _RefusedError(400, f"Tenuto gateway: {ask.hidden}")
+        if len(ask.model) > _NAME_MOST:  # it would be kept for each request
+            raise _RefusedError(400, "Tenuto gateway: no model has so long a name")
         await self._counted(relay, kind, ask, whose, send)
 
     # One counted request
@@ -207,6 +235,7 @@ class Gateway:
         admission = await self._admitted(whose, ask, estimate)
         reservation = admission.reservation
         asked = estimate.tokens.input
+        began = time.monotonic()
         open_ = True
         self._reserved += 1
 
@@ -219,8 +248,10 @@ class Gateway:
 
         try:
             await relay.counted(ask, dialect, send, settle, asked)
+            self._went(whose, began, relay)
         except Unreachable as error:
             settle(Usage(estimated=error.sent), 0)
+            self._trouble(whose, str(error))
             raise _RefusedError(502, str(error)) from error
         finally:  # the client went, or we are ended: what is known by now has to do
             if open_:
@@ -285,10 +316,40 @@ class Gateway:
                 text = _refusal(whose[0], admission.crossings)
                 raise _RefusedError(400, f"{text} Nobody could be asked: {error}") from error
 
+    # Servers of models that fail
+
+    def _went(self, whose: tuple[str, str], began: float, relay: Relay) -> None:
+        """See how a model's server did: runtimes try again what it fails, many of them silently."""
+        if relay.cut:
+            self._trouble(whose, "the model's answer broke off")
+        elif relay.status == 429 or relay.status >= 500:
+            self._trouble(whose, f"the model's server answered {_phrase(relay.status)}")
+        elif relay.status < 400 and began > self._troubled.get(whose, began):
+            del self._troubled[whose]
+            self._herald(whose, "")
+
+    def _trouble(self, whose: tuple[str, str], text: str) -> None:
+        self._troubled[whose] = time.monotonic()
+        self._herald(whose, text)
+
+    def _herald(self, whose: tuple[str, str], text: str) -> None:
+        """Tell whoever drives the step, one thing after the other; no request waits for it."""
+        before = self._telling.get(whose)
+
+        async def told() -> None:
+            if before is not None:
+                await before
+            with suppress(TenutoError, OSError):  # the task has ended
+                await asyncio.to_thread(self._on_trouble, *whose, text)
+            if self._telling.get(whose) is telling:
+                del self._telling[whose]
+
+        telling = self._telling[whose] = asyncio.ensure_future(told())
+
     def _settle(
         self, reservation: str, dialect: Dialect, ask: Ask, usage: Usage, status: int
     ) -> None:
-        model, cost = usage.model or ask.model, Decimal(0)
+        model, cost = usage.model[:_NAME_MOST] or ask.model, Decimal(0)
         if usage.tokens.total:
             priced = self._price(model, dialect, usage)
             if priced is None and model != ask.model:
@@ -329,11 +390,20 @@ class Gateway:
         if self._sync is not None:
             self._sync.cancel()
             await asyncio.gather(self._sync, return_exceptions=True)
+        await asyncio.gather(*self._telling.values(), return_exceptions=True)
         with suppress(TenutoError):
             for write in self._late:
                 write()
         with suppress(OSError):
             self.ledger.sync()
+
+
+def _phrase(status: int) -> str:
+    """Return a status with its meaning; some servers have one of their own for too much work."""
+    try:
+        return f"{status} ({HTTPStatus(status).phrase.lower()})"
+    except ValueError:
+        return f"{status} (overloaded)" if status == 529 else str(status)
 
 
 def _route(path: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Context, Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _MILLION = Decimal(1_000_000)
 _EXACT = Decimal("0.0000000001")  # a tenth of a billionth of a dollar: sums stay short
+_WIDE = Context(
+    prec=100
+)  # the highest price times the highest count has more digits than the usual 28
 # what providers are called before a model's name, and as genai-prices has them
 _PROVIDERS = {
     "anthropic": "anthropic",
@@ -53,7 +56,11 @@ class Price(msgspec.Struct, frozen=True):
             + tokens.cache_read * read
             + tokens.cache_write * write
         )
-        return (total / _MILLION).quantize(_EXACT).normalize() + 0
+        return _short(total / _MILLION)
+
+
+def _short(dollars: Decimal) -> Decimal:
+    return dollars.quantize(_EXACT, context=_WIDE).normalize() + 0
 
 
 def tier_price(given: str | Decimal, made: str | Decimal) -> Price:
@@ -127,9 +134,9 @@ def _calculated(
         price = model.calc_price(
             Usage(**given), provider, genai_request_timestamp=datetime.now(tz=UTC)
         )
-    except (LookupError, ValueError, TypeError):
+    except (LookupError, ValueError, TypeError, ArithmeticError):
         return None  # the data cannot say it: flagged, not guessed
-    return price.total_price.quantize(_EXACT).normalize() + 0
+    return _short(price.total_price)
 
 
 @lru_cache(maxsize=1024)

@@ -9,12 +9,14 @@ from tenuto.metering.dialects import Ask, Dialect, kind_of_answer
 from tenuto.metering.dialects.openai import hidden
 from tenuto.metering.http import Request, Send, passed_back
 from tenuto.metering.upstreams import Upstream
-from tenuto.metering.usage import Events, Reader, Usage
+from tenuto.metering.usage import Closed, Events, Reader, Usage
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient, Response
 
 Settle = Callable[[Usage, int], None]
+_UNPACKED = frozenset({"", "identity"})
+_UNPACKABLE = frozenset({*_UNPACKED, "gzip", "deflate"})
 
 
 class Unreachable(Exception):
@@ -44,6 +46,8 @@ class Relay:
         self._reader: Reader | None = None
         self.status = 0
         """The upstream's, once it has answered."""
+        self.cut = False
+        """Its answer broke off."""
 
     def usage(self, asked: int) -> Usage:
         """Return what the request used, as far as it is known by now."""
@@ -56,7 +60,7 @@ class Relay:
         """Pass on what costs nothing."""
         response = await self._open(body)
         try:
-            await self._head(response, send, changed=_encoded(response))
+            await self._head(response, send, changed=_is_unpacked(response))
             async for chunk in _chunks(response):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
@@ -71,12 +75,15 @@ class Relay:
         """Pass on a request to a model; it is settled before the client sees the answer's end."""
         response = await self._open(ask.body)
         try:
-            if response.status_code < 400:
+            closed = not _ways(response) <= _UNPACKABLE
+            if response.status_code < 400 and closed:
+                self._reader = Closed()
+            elif response.status_code < 400:
                 content = response.headers.get("content-type", "").lower()
                 self._reader = dialect.reader(kind_of_answer(dialect, content, ask.stream))
-            changed = _encoded(response) or ask.hides_usage
-            await self._head(response, send, changed)
-            listener = _Listener(self._reader, ask.hides_usage)
+            hides_usage = ask.hides_usage and not closed
+            await self._head(response, send, _is_unpacked(response) or hides_usage)
+            listener = _Listener(self._reader, hides_usage)
             async for chunk in _chunks(response):
                 out = listener.hear(chunk)
                 if listener.final:
@@ -86,7 +93,7 @@ class Relay:
             settle(self.usage(asked), self.status)
             await send({"type": "http.response.body", "body": listener.rest()})
         except _errors():
-            return  # settled by our caller with what is known; the client's answer ends here too
+            self.cut = True  # settled by our caller with what is known; the client's ends here too
         finally:
             await response.aclose()
 
@@ -152,13 +159,20 @@ def _unreached(upstream: Upstream, error: Exception) -> str:
     return f"Tenuto gateway: {upstream.url} gave no answer: {why}"
 
 
-def _encoded(response: Response) -> bool:
-    return response.headers.get("content-encoding", "identity") != "identity"
+def _ways(response: Response) -> set[str]:
+    """Return how an answer is packed, in spite of our wish."""
+    told = response.headers.get("content-encoding", "").lower()
+    return {way.strip() for way in told.split(",")}
+
+
+def _is_unpacked(response: Response) -> bool:
+    """Tell whether it is packed in a way that we undo; in any other it passes as it is."""
+    return not _ways(response) <= _UNPACKED and _ways(response) <= _UNPACKABLE
 
 
 async def _chunks(response: Response) -> AsyncIterator[bytes]:
-    """Yield the answer as it comes; one that is packed in spite of our wish is unpacked."""
-    source = response.aiter_bytes() if _encoded(response) else response.aiter_raw()
+    """Yield the answer as it comes, unpacked if that can be done."""
+    source = response.aiter_bytes() if _is_unpacked(response) else response.aiter_raw()
     async for chunk in source:
         yield chunk
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tenuto.metering import passes, upstreams
-from tenuto.metering.gateway import Gateway, Teller
+from tenuto.metering.gateway import Gateway, Herald, Teller
 from tenuto.metering.ledger import Ledger
 from tenuto.metering.prices import Prices
 from tenuto.metering.upstreams import Upstream
@@ -113,6 +113,8 @@ async def serve(
     prices: Prices | None = None,
     on_ask: Teller | None = None,
     on_warn: Teller | None = None,
+    lives: Callable[[str], bool] = lambda _: True,
+    on_trouble: Herald | None = None,
 ) -> None:
     """Serve until a signal comes, or until nobody has asked for so long and nobody will."""
     import uvicorn
@@ -124,9 +126,11 @@ async def serve(
     record = Record(sock.getsockname()[1], execution, mark)
     client = client_for(where)
     told: dict[str, Any] = {"execution": execution, "fingerprint": mark}
-    optional: dict[str, Any] = {"limits": limits, "on_ask": on_ask, "on_warn": on_warn}
+    optional: dict[str, Any] = {
+        "limits": limits, "on_ask": on_ask, "on_warn": on_warn, "on_trouble": on_trouble,
+    }  # fmt: skip
     gateway = Gateway(
-        Ledger(home), where, passes.secret_of(home), client, prices=known, about=told,
+        Ledger(home), where, passes.secret_of(home), client, prices=known, about=told, lives=lives,
         **{name: value for name, value in optional.items() if value is not None},
     )  # fmt: skip
     config = uvicorn.Config(

@@ -10,6 +10,7 @@ tree, where they are recorded and end with it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,6 +27,8 @@ from tenuto.runners.acp_wire import inner, objects
 PROTOCOL = 1
 _MARK = "TENUTO_EXECUTION"
 """The variable that tells a process which execution it belongs to."""
+_NOT_FOUND = ("failed", "bad_request", "protocol")
+"""Kinds of a refused session that are about nothing else: agents have no common word for it."""
 HELLO: dict[str, Any] = {
     "protocolVersion": PROTOCOL,
     "clientCapabilities": {
@@ -63,14 +66,21 @@ class AcpRunner:
         look: Callable[[Mapping[str, str]], Awaitable[Probe]],
         capabilities: Capabilities,
         hint: str = "",
+        fresh: Callable[[Mapping[str, str]], bool] = lambda _: False,
     ) -> None:
-        """Take what users call it, how it is started and how it is looked for; `hint` is for logins."""
+        """Take what users call it, how it is started and how it is looked for; `hint` is for logins.
+
+        `fresh` says of an environment that the agent was never started there, and makes its home then:
+        until it has, it is started once and not many times at once.
+        """
         self.name = name
         self.family = family
         self.capabilities = capabilities
         self._launch = launch
         self._look = look
         self._hint = hint
+        self._fresh = fresh
+        self._first = asyncio.Lock()
 
     async def probe(self, environ: Mapping[str, str]) -> Probe:
         """Look, by running it, whether it can be used here."""
@@ -79,9 +89,18 @@ class AcpRunner:
     async def open(self, request: RunRequest, nursery: Nursery) -> AcpSession:
         """Start the agent and open a session with it, or take one up."""
         launch = self._launch(request)
+        environ = {**os.environ, **request.env, **launch.env}
+        if self._first.locked() or self._fresh(environ):
+            async with self._first:
+                if self._fresh(environ):
+                    return await self._open(request, launch, environ, nursery)
+        return await self._open(request, launch, environ, nursery)
+
+    async def _open(
+        self, request: RunRequest, launch: Launch, environ: Mapping[str, str], nursery: Nursery
+    ) -> AcpSession:
         program = launch.argv[0]
-        path = {**os.environ, **request.env, **launch.env}.get("PATH")
-        if shutil.which(program, path=path) is None:
+        if shutil.which(program, path=environ.get("PATH")) is None:
             raise RunnerFailed(
                 f"{self.name} is not installed: there is no program {program}",
                 "install it, or name its program in the settings",
@@ -134,7 +153,7 @@ class AcpRunner:
         else:
             known = request.session
             method = self._again(able, lifecycle)
-            opened = await session.call(method, {**place, "sessionId": known})
+            opened = await self._taken_up(session, method, {**place, "sessionId": known})
             if method == "session/load":
                 await session.replayed()
         version = inner(hello, "agentInfo").get("version")
@@ -149,6 +168,17 @@ class AcpRunner:
             await session.call("session/set_mode", {"sessionId": known, "modeId": launch.mode})
         if launch.model:
             await self._choose(session, opened, launch.model)
+
+    async def _taken_up(
+        self, session: AcpSession, method: str, place: dict[str, Any]
+    ) -> dict[str, Any]:
+        try:
+            return await session.call(method, place)
+        except RunnerFailed as error:
+            if error.kind not in _NOT_FOUND:
+                raise
+            what = f"{self.name} cannot take up its session {place['sessionId']}"
+            raise RunnerFailed(f"{what}: {error.message}", error.hint, "session") from None
 
     def _again(self, able: dict[str, Any], lifecycle: dict[str, Any]) -> str:
         """Return the method that takes a session up; the one without a replay, where there is one."""

@@ -22,10 +22,13 @@ _STATUS = re.compile(
     r"|\b([45]\d\d)\s+(?:[A-Z][a-z]+|\{)",
     re.I,
 )
-_WIDE = re.compile(r"context[_ ](?:length|window)|prompt is too long|maximum context", re.I)
+_WIDE = re.compile(
+    r"context[_ ](?:length|window)|prompt is too long|maximum context|maximum number of tokens",
+    re.I,
+)
 _WORDS: dict[ErrorKind, str] = {
     "context": _WIDE.pattern,
-    "auth": r"authenticat|unauthori[sz]ed|api[_ ]key|not logged in|log ?in required|credential",
+    "auth": r"authenticat|unauthori[sz]ed|api[-_ ]?key|not logged in|log ?in required|credential",
     "rate_limit": r"rate.?limit|too many requests|quota|resource_exhausted",
     "overloaded": r"overloaded|unavailable",
     "network": (

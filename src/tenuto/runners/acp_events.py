@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
+from tenuto.core.history import known_cost
 from tenuto.core.runs import (
     ErrorKind,
     Finished,
@@ -169,7 +170,7 @@ class Listener:
         cost = update.cost or {}
         if cost.get("currency") in (None, "USD") and "amount" in cost:
             try:
-                self._cost = Decimal(str(cost["amount"]))
+                self._cost = known_cost(Decimal(str(cost["amount"])))
             except InvalidOperation:
                 self._cost = None
 

@@ -30,6 +30,8 @@ _TALKS = Capabilities(
     interrupt=True, resume=True, permissions=True, mcp=True, metered=True, usage="turn"
 )
 _TOKEN = "TENUTO_MODEL_TOKEN"
+_TRIES = 4
+"""How often Gemini may ask for the same, first time included; its own default goes on for minutes."""
 _WINDOW = {"context": 200_000, "output": 32_000}
 
 
@@ -52,20 +54,30 @@ def open_code(program: str = "opencode") -> AcpRunner:
 
     hint = "log in with `opencode auth login`, or set the key of a provider"
     return AcpRunner(
-        "open-code", family="mcp", launch=launch, look=look, capabilities=_TALKS, hint=hint
-    )
+        "open-code", family="mcp", launch=launch, look=look, capabilities=_TALKS, hint=hint,
+        fresh=_without_database,
+    )  # fmt: skip
+
+
+def _without_database(environ: Mapping[str, str]) -> bool:
+    """Tell whether OpenCode would make its database: two that do so at once fail each other."""
+    data = environ.get("XDG_DATA_HOME") or os.path.join(environ.get("HOME", ""), ".local", "share")
+    return not os.path.exists(os.path.join(data, "opencode", "opencode.db"))
 
 
 def open_code_config(request: RunRequest) -> dict[str, Any]:
     """Return what OpenCode is configured with, on top of what its user has.
 
-    By itself it asks for nothing; so it is told to, unless the request lets it do everything.
+    By itself it asks for nothing; so it is told to, unless the request lets it do everything. It would
+    end its turn, without a word, where a tool is refused; so it is told to let its model know instead.
+    How often it tries again is not for us to set: five times, in about a minute.
     """
     verdict = "allow" if request.bypass else "ask"
     config: dict[str, Any] = {
         "autoupdate": False,
         "share": "disabled",
         "permission": {"edit": verdict, "bash": verdict, "webfetch": verdict},
+        "experimental": {"continue_loop_on_deny": True},
     }
     for server in request.mcp:  # it would use these unasked too
         config["permission"][f"{server.name}_*"] = verdict
@@ -244,8 +256,9 @@ def gemini(home: str, program: str = "gemini") -> AcpRunner:
         return _gemini_login(found, environ) if found.available else found
 
     hint = "run `gemini` once and log in, or set GEMINI_API_KEY"
+    able = msgspec.structs.replace(_TALKS, turns=True)
     return AcpRunner(
-        "gemini", family="gemini", launch=launch, look=look, capabilities=_TALKS, hint=hint
+        "gemini", family="gemini", launch=launch, look=look, capabilities=able, hint=hint
     )
 
 
@@ -254,8 +267,12 @@ def _gemini_settings(request: RunRequest) -> dict[str, Any]:
         "security": {"auth": {"selectedType": "gemini-api-key"}},
         "telemetry": {"enabled": False},
         "privacy": {"usageStatisticsEnabled": False},
-        "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
-    }
+        "general": {
+            "enableAutoUpdate": False, "enableAutoUpdateNotification": False,
+            "maxAttempts": _TRIES,
+            "sessionRetention": {"enabled": False},  # they are ours to keep
+        },
+    }  # fmt: skip
     if request.max_turns is not None:
         settings["model"] = {"maxSessionTurns": request.max_turns}
     return settings
@@ -269,13 +286,16 @@ def _keep_history(home: Path, session: str | None) -> None:
     """Move a session's file out of Gemini's way before it is loaded.
 
     The file's name has the minute and the session. If that is still the minute in which the session
-    began, loading it begins the very file anew, and the history is gone before it is read. The file
-    is found by what is in it, so it may have any name that begins the same.
+    began, loading it begins the very file anew, and the history is gone before it is read. And when it
+    cleans up, as it does at every start, it takes that new file for an empty one, and deletes all that
+    end in the same. The file is found by what is in it, so it may have any name that begins the same;
+    of several, the last that has anything is taken.
     """
     if session is None:
         return
     for path in home.glob(f".gemini/tmp/*/chats/session-2*-{session[:8]}.jsonl"):
-        path.rename(path.with_name(path.name.replace("session-", "session-kept-", 1)))
+        name = path.stem.replace("session-", "session-kept-", 1)
+        path.rename(path.with_name(f"{name}-{uuid4().hex[:8]}.jsonl"))
 
 
 def _gemini_login(found: Probe, environ: Mapping[str, str]) -> Probe:

@@ -54,6 +54,7 @@ class ClaudeRunner:
         system=True,
         metered=True,
         usage="request",
+        turns=True,
     )
 
     def __init__(
@@ -137,10 +138,11 @@ class ClaudeSession:
             if "unknown option" in words:
                 return False
             why = words or f"exit code {end.exit_code} {end.detail}".strip()
+            kind = "session" if "No conversation found" in words else "failed"
             raise RunnerFailed(
                 f"Claude Code ended before it took a prompt: {why}",
                 f"look at `tenuto logs {self.child.id}`",
-                "failed" if words else "crash",
+                kind if words else "crash",
             ) from None
         return read.text(answered, "subtype") == "success"
 

@@ -38,6 +38,7 @@ class CliRunner:
         system=True,
         metered=True,
         usage="request",
+        turns=True,
     )
 
     async def probe(self, environ: Mapping[str, str]) -> Probe:

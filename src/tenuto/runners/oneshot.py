@@ -21,6 +21,7 @@ from tenuto.core.runs import (
     Probe,
     RunEvent,
     RunRequest,
+    cannot_ask,
 )
 from tenuto.runners import claude_probe
 from tenuto.runners import oneshot_lines as read
@@ -277,6 +278,8 @@ class _OneShot:
 
     async def open(self, request: RunRequest, nursery: Nursery) -> AgentSession:
         """Open a session; its process starts with the first prompt."""
+        if self.capabilities.unasking and not (request.unasked or request.bypass):
+            raise RunnerFailed(*cannot_ask(self.name), "permission")
         path = claude_probe.find(self.program, {**os.environ, **request.env})
         if path is None:
             hint = f"install {self.title}, or set the runtime's program"
@@ -292,8 +295,9 @@ class ClaudeOneShot(_OneShot):
     title = "Claude Code"
     minimum = claude_probe.MINIMUM
     capabilities = Capabilities(
-        resume=True, mcp=True, system=True, metered=True, usage="request", interrupt=True
-    )
+        resume=True, mcp=True, system=True, metered=True, usage="request", interrupt=True,
+        turns=True,
+    )  # fmt: skip
 
     def __init__(self, program: str = "claude") -> None:
         """Take the program's name or path."""
@@ -331,7 +335,9 @@ class CodexOneShot(_OneShot):
     family = "codex"
     title = "Codex"
     minimum = (0, 100, 0)
-    capabilities = Capabilities(interrupt=True, resume=True, mcp=True, metered=True, usage="turn")
+    capabilities = Capabilities(
+        interrupt=True, resume=True, mcp=True, metered=True, usage="turn", unasking=True
+    )
 
     def __init__(self, program: str = "codex") -> None:
         """Take the program's name or path."""

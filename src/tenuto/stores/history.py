@@ -6,6 +6,7 @@ exact and never too large for 64 bits.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -52,16 +53,6 @@ SELECT {{key}} AS key, count(*), sum(status = 'completed'), sum(status = 'failed
   sum(CASE status WHEN '{SKIPPED}' THEN 0 ELSE duration / {_PART} END),
   sum(CASE status WHEN '{SKIPPED}' THEN 0 ELSE duration % {_PART} END)
 FROM records {{where}} GROUP BY key
-"""
-_RANKS = """
-SELECT key, min(duration) FILTER (WHERE place * 100 >= number * 50),
-  min(duration) FILTER (WHERE place * 100 >= number * 95)
-FROM (
-  SELECT {key} AS key, duration,
-    row_number() OVER (PARTITION BY {key} ORDER BY duration) AS place,
-    count(*) OVER (PARTITION BY {key}) AS number
-  FROM records {where}
-) GROUP BY key
 """
 
 
@@ -124,8 +115,10 @@ def totals(db: Connection, query: HistoryQuery, by: By | None) -> list[Group]:
     key = _KEYS[by]
     with db.reading():  # both are of the same moment
         sums = db.execute(_SUMS.format(key=key, where=where), values)
-        ranks = {row[0]: row[1:] for row in db.execute(_RANKS.format(key=key, where=ran), values)}
-    groups = [_group(row, ranks.get(row[0], (None, None)), by) for row in sums]
+        durations: dict[Any, array[int]] = {}
+        for name, duration in db.execute(f"SELECT {key}, duration FROM records {ran}", values):
+            durations.setdefault(name, array("q")).append(duration)
+    groups = [_group(row, sorted(durations.get(row[0], ())), by) for row in sums]
     return in_order(groups, by) if by else groups
 
 
@@ -155,10 +148,13 @@ def _where(query: HistoryQuery) -> tuple[str, list[Any]]:
     return f"WHERE {' AND '.join(terms)}" if terms else "", values
 
 
-def _group(row: Sequence[Any], ranks: Sequence[int | None], by: By | None) -> Group:
+def _group(row: Sequence[Any], durations: Sequence[int], by: By | None) -> Group:
     (key, count, completed, failed, interrupted, skipped, given, output, read, written,
      priced, cost, cost_rest, unpriced, unmetered, duration, duration_rest) = row  # fmt: skip
-    p50, p95 = (None if one is None else one / 1e6 for one in ranks)
+    p50, p95 = (
+        durations[-(-len(durations) * part // 100) - 1] / 1e6 if durations else None
+        for part in (50, 95)
+    )
     found = Totals(
         count=count,
         completed=completed,

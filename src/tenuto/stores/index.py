@@ -13,6 +13,7 @@ from tenuto.stores.layout import Project
 
 if TYPE_CHECKING:
     from tenuto.core.history import By, ExecutionRecord, Group, HistoryQuery
+    from tenuto.core.ports import News
 
 _SCHEMA = 2
 _LIVE = ", ".join(f"'{state}'" for state in sorted(LIVE))
@@ -98,19 +99,26 @@ class Index:
 
         The records of its steps, where they are given, are written with it or not at all.
         """
-        if records is None:
-            self._database.use(lambda db: self._update(db, row))
-            return
-        from tenuto.stores import history  # only tasks have any
+        self.settle_all([(row, records)])
+
+    def settle_all(self, news: Sequence[News]) -> None:
+        """Do so with many, in one transaction."""
 
         def settle(db: Connection) -> None:
             with db:
-                sql = "SELECT 1 FROM executions WHERE id = ? AND ended_ns > ?"
-                if not db.execute(sql, (row.id, row.ended_ns)):  # nobody has read a later end
-                    history.replace(db, row.id, records)
-                self._update(db, row)
+                for row, records in news:
+                    if records is not None:
+                        self._replace(db, row, records)
+                    self._update(db, row)
 
         self._database.use(settle)
+
+    def _replace(self, db: Connection, row: Row, records: Sequence[ExecutionRecord]) -> None:
+        from tenuto.stores import history  # only tasks have any
+
+        sql = "SELECT 1 FROM executions WHERE id = ? AND ended_ns > ?"
+        if not db.execute(sql, (row.id, row.ended_ns)):  # nobody has read a later end
+            history.replace(db, row.id, records)
 
     def _update(self, db: Connection, row: Row) -> None:
         values = (

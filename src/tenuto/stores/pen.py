@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from tenuto.core.errors import NotFinished
@@ -15,6 +16,10 @@ from tenuto.stores.layout import make_private
 from tenuto.stores.tape import NAME
 
 _PAUSE_S = 0.0005
+
+
+def _unseen(_: frames.Frame) -> None:
+    """Look at none of them."""
 
 
 class Pen:
@@ -62,8 +67,8 @@ class Pen:
         return pen
 
     @classmethod
-    def take_up(cls, folder: str) -> Pen | None:
-        """Become the writer of a tape whose keeper is gone.
+    def take_up(cls, folder: str, seen: Callable[[frames.Frame], None] = _unseen) -> Pen | None:
+        """Become the writer of a tape whose keeper is gone; `seen` is called with each frame.
 
         None where it cannot be read, or only by a newer Tenuto: it is left as it is then.
         Raises NotFinished while another process is its writer.
@@ -81,21 +86,22 @@ class Pen:
             return None
         pen = cls(folder, fd, dir_fd, found[0], 0)
         try:
-            pen._repair()
+            pen._repair(seen)
         except BaseException:
             pen.put_down()
             raise
         return pen
 
-    def _repair(self) -> None:
+    def _repair(self, seen: Callable[[frames.Frame], None]) -> None:
         end = frames.PREAMBLE_SIZE
         for frame in frames.read_frames(self.fd, self.magic):
             if isinstance(frame, frames.Frame):
                 end, self.next_seq, self.last_ns = frame.end, frame.seq + 1, frame.time_ns
+                seen(frame)
         torn = os.fstat(self.fd).st_size - end
         if torn > 0:
             os.ftruncate(self.fd, end)
-            self.append(Repaired(size=torn))
+            self.append(Repaired(size=torn), seen)
 
     def _pack(self, event: Event) -> bytes:
         body = encode_event(event)
@@ -104,7 +110,8 @@ class Pen:
         self.next_seq += 1
         return header + body + trailer
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> int:
+        """Write at the end, all or nothing, and return where that was."""
         view = memoryview(data)
         end = os.lseek(self.fd, 0, os.SEEK_END)
         try:
@@ -113,10 +120,14 @@ class Pen:
         except OSError:
             os.ftruncate(self.fd, end)
             raise
+        return end
 
-    def append(self, event: Event) -> None:
+    def append(self, event: Event, seen: Callable[[frames.Frame], None] = _unseen) -> None:
         """Append one event; readers find it behind what the sparse index covers."""
-        self._write(self._pack(event))
+        packed = self._pack(event)
+        end = self._write(packed)
+        body = packed[frames.HEADER.size : -frames.TRAILER.size]
+        seen(frames.Frame(end, frames.EVENT, self.next_seq - 1, self.last_ns, body))
 
     def clear(self) -> None:
         """Drop the output, keep the events; see keeper.rewrite."""

@@ -218,4 +218,5 @@ def _recall(folder: str, session: str) -> list[str]:
         with open(os.path.join(folder, f"{session}.json"), encoding="utf-8") as file:
             return json.load(file)
     except FileNotFoundError:
-        raise RunnerFailed(f"there is no session {session}", "begin a new one") from None
+        why = f"there is no session {session}"
+        raise RunnerFailed(why, "begin a new one", "session") from None

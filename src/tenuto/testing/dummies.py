@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,6 +13,9 @@ from tenuto.core.confinement import Confinement, Subject
 from tenuto.core.history import By, ExecutionRecord, Group, HistoryQuery, group, total
 from tenuto.core.listing import Query, Row
 from tenuto.core.states import LIVE
+
+if TYPE_CHECKING:
+    from tenuto.core.ports import News
 
 
 class MemoryStore:
@@ -25,6 +29,11 @@ class MemoryStore:
     def add(self, row: Row, text: str = "") -> None:
         """Record a new execution."""
         self._rows[row.id] = (row, f"{row.title} {text}")
+
+    def settle_all(self, news: Sequence[News]) -> None:
+        """Bring known rows to what their tapes say."""
+        for row, records in news:
+            self.settle(row, records)
 
     def settle(self, row: Row, records: Sequence[ExecutionRecord] | None = None) -> None:
         """Bring a known row to what its tape says."""

@@ -159,6 +159,13 @@ async def test_closing_in_the_middle_of_a_turn_ends_the_turn(agents: Agents) -> 
         (-32603, "fetch failed", "network", None),
         (-32603, "stream disconnected before completion", "network", None),
         (-32603, "invalid api key", "auth", None),
+        (-32603, "Internal error: invalid x-api-key", "auth", None),
+        (
+            -32603,
+            '{"error":{"code":400,"message":"exceeds the maximum number of tokens allowed"}}',
+            "context",
+            400,
+        ),
         (-32601, "Method not found", "protocol", None),
         (-32603, "port 4500 is 4291 things", "failed", None),
     ],

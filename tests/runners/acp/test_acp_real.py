@@ -200,7 +200,7 @@ async def test_it_is_handed_mcp_servers(agent: Real) -> None:
 async def test_a_session_that_is_not_there(agent: Real) -> None:
     with pytest.raises(RunnerFailed) as failed:
         await agent.open(session="01a1e332-01ee-7fb0-a804-824e50e1c5e3")
-    assert failed.value.kind in ("failed", "protocol")
+    assert failed.value.kind == "session"
 
 
 @pytest.mark.parametrize("agent", ["codex"], indirect=True)

@@ -170,8 +170,9 @@ async def test_a_session_is_taken_up_in_a_new_process_and_its_history_is_not_tol
 
 
 async def test_a_session_that_is_not_there_cannot_be_taken_up(agents: Agents) -> None:
-    with pytest.raises(RunnerFailed, match=r"scripted refused session/load.*nowhere"):
+    with pytest.raises(RunnerFailed, match=r"scripted refused session/load.*nowhere") as failed:
         await agents.open(session="nowhere")
+    assert failed.value.kind == "session"
     with pytest.raises(RunnerFailed, match="cannot take up a session"):
         await agents.open("nothing", session="nowhere")
 

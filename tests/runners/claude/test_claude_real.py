@@ -321,9 +321,11 @@ async def test_a_users_settings_do_not_lead_past_the_endpoint(bench: Bench):
 
 async def test_a_session_that_does_not_exist_cannot_be_taken_up(bench: Bench):
     unknown = str(uuid4())
-    with pytest.raises(RunnerFailed, match=f"No conversation found with session ID: {unknown}"):
+    told = f"No conversation found with session ID: {unknown}"
+    with pytest.raises(RunnerFailed, match=told) as failed:
         async with bench.open(session=unknown):
             pass
+    assert failed.value.kind == "session"
 
 
 async def test_a_turn_that_nobody_hears_to_its_end_is_stopped(bench: Bench):

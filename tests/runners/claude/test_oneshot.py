@@ -17,6 +17,7 @@ from faulty import Faulty, Half, Status
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tenuto.core.errors import RunnerFailed
 from tenuto.core.ports import AgentSession, Runner
 from tenuto.core.runs import (
     Endpoint,
@@ -166,7 +167,7 @@ def test_output_cut_anywhere_is_no_exception_and_no_second_end(name: str, at: in
 
 @asynccontextmanager
 async def opened(runner: Runner, place: Place, **given: Any) -> AsyncIterator[AgentSession]:
-    request = RunRequest(cwd=str(place.project), **given)
+    request = RunRequest(cwd=str(place.project), **{"unasked": True, **given})
     session = await runner.open(request, place.nursery)
     try:
         yield session
@@ -205,6 +206,15 @@ async def test_codex_answers_and_its_session_is_taken_up(
         assert session.session == kept
     assert last(third).text == "Three." and used(third) == []
     assert any("teapot" in text for text in model.shown.texts)
+
+
+@pytest.mark.asyncio
+@pytest.mark.promise("R2", "R3")
+async def test_codex_refuses_to_open_where_somebody_would_have_to_be_asked(place: Place):
+    with pytest.raises(RunnerFailed, match="can ask nobody") as refused:
+        async with opened(CodexOneShot("codex"), place, unasked=False):
+            pass
+    assert refused.value.kind == "permission" and "--permissions allow" in refused.value.hint
 
 
 @pytest.mark.asyncio

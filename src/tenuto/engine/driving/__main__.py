@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
@@ -27,6 +26,7 @@ from tenuto.dispatch.fresh import FreshLauncher
 from tenuto.engine.agent_settings import AgentSettings, load_agent_settings
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.driving.asking import Desk
+from tenuto.engine.driving.brake import Brake
 from tenuto.engine.driving.briefs import Briefs
 from tenuto.engine.driving.choosing import Chooser
 from tenuto.engine.driving.drive import Driver
@@ -91,30 +91,30 @@ async def _drive(teller: Teller, project: Project, execution_id: str) -> int:
         if error.hint:
             print(f"  {error.hint}", file=sys.stderr)
         again = isinstance(error, (EngineFault, DiskFull))  # not for what was asked: it can go on
-        await teller.outcome("interrupted" if again else "failed", error.code, str(error))
+        teller.outcome("interrupted" if again else "failed", error.code, str(error))
         await teller.close()
         return 1
     point("driver-done")
     teller.value(lambda most: result_document(teller.progress, most))
-    await _tell_outcome(teller, status)
+    _tell_outcome(teller, status)
     await teller.close()
     engine.close()
     return _EXITS.get(status, 1)
 
 
-async def _tell_outcome(teller: Teller, status: str) -> None:
+def _tell_outcome(teller: Teller, status: str) -> None:
     """Say how the task ends: its own state, and the reason by the first step that failed."""
     if status == "completed":
-        await teller.outcome("succeeded")
+        teller.outcome("succeeded")
         return
     if status == "interrupted":
-        await teller.outcome("interrupted", "interrupted", "on request")
+        teller.outcome("interrupted", "interrupted", "on request")
         return
     failed = [one for one in teller.progress.steps.values() if one.status == "failed"]
     told = [f"{one.step.id}: {one.error}" for one in failed]
     detail = plain("; ".join(told or teller.progress.warnings))
     kind = failed[0].kind if failed and failed[0].kind else "failed"
-    await teller.outcome("failed", "partial" if status == "partial" else kind, detail[:4096])
+    teller.outcome("failed", "partial" if status == "partial" else kind, detail[:4096])
 
 
 async def _work(
@@ -131,6 +131,8 @@ async def _work(
     project = engine.project
     home = os.path.join(project.folder(os.environ[MARK]), "agents")
     printer, desk = Printer(several=False), Desk(teller)
+    policy = task.permissions or settings.permissions
+    task = msgspec.structs.replace(task, max_turns=task.max_turns or settings.max_turns)
     briefs = Briefs(task, teller.progress, agents, cwd, project.root, os.environ)
     places = Workplaces(
         task, teller.progress, printer, cwd, project.home, os.environ[MARK], os.environ
@@ -146,6 +148,7 @@ async def _work(
         settings.runtime_order,
         settings.runtime_preferred,
         os.environ,
+        asks=policy != "allow" and not task.bypass,
     )
     nurseries: list[ExecutionNursery] = []
 
@@ -175,35 +178,32 @@ async def _work(
     driver = Driver(teller, desk, printer, planner, further, places.finish)
     walker = Walker(
         task, teller, desk, printer, chooser, purse, nursery, briefs.brief, places,
-        task.permissions or settings.permissions, (_server(project),),
+        policy, (_server(project),),
     )  # fmt: skip
+
+    brake = Brake(driver, desk, walker)
 
     def heard(message: dict[str, object]) -> None:
         if message.get("type") == "decide":
             desk.decide(message)
         elif message.get("type") == "checkpoint":
             saver.checkpoint(str(message.get("key", "")))
+        elif message.get("type") == "over":
+            brake.over(message)
+        elif message.get("type") in ("model_failed", "model_answered"):
+            walker.heard(message)
         else:
             purse.heard(message)
 
     teller.heard = heard
-    stops: set[asyncio.Task[None]] = set()
-
-    def stop(hard: bool) -> None:
-        driver.stop()
-        desk.stop()
-        task = asyncio.create_task(walker.close() if hard else walker.stop())
-        stops.add(task)
-
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, stop, False)
-    loop.add_signal_handler(signal.SIGTERM, stop, True)
+    brake.listen()
     try:
         return await driver.run(walker.walk, settings.concurrency)
     finally:
         await walker.close()
         for one in nurseries:
             await one.close()
+        await brake.see_off(engine, os.environ[MARK])
         purse.close()
 
 

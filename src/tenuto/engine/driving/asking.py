@@ -101,20 +101,19 @@ class Desk:
                 future.set_exception(Withdrawn())
 
     def decide(self, message: dict[str, Any]) -> None:
-        """Take an answer: for one number, or for all that is open."""
-        wanted = message.get("n")
-        numbers = [number for number in list(self._open) if wanted in (None, number)]
-        for number in numbers:
-            decided = Decided(
-                n=number,
-                allow=bool(message.get("allow")),
-                by=str(message.get("by", ""))[:200],
-                why=str(message.get("why", ""))[:2000],
-            )
-            future = self._open[number]
-            if not future.done():
-                self._teller.tell(decided)
-                future.set_result(decided)
+        """Take an answer to the question of a number; never to one that nobody has seen yet."""
+        number = message.get("n")
+        future = self._open.get(number) if isinstance(number, int) else None
+        if future is None or future.done():
+            return
+        decided = Decided(
+            n=cast("int", number),
+            allow=bool(message.get("allow")),
+            by=str(message.get("by", ""))[:200],
+            why=str(message.get("why", ""))[:2000],
+        )
+        self._teller.tell(decided)
+        future.set_result(decided)
 
 
 def _bounded(detail: Any) -> Any:

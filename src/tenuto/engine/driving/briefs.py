@@ -12,7 +12,7 @@ from tenuto.core.rounds import feedback_of
 from tenuto.core.selection import Choice, choose
 from tenuto.core.tasks import TaskSpec
 from tenuto.engine.agent_settings import AgentSettings
-from tenuto.engine.driving.stepping import Brief
+from tenuto.engine.driving.attempts import Brief
 from tenuto.engine.prompts import Earlier, Prompt, Templates, build
 from tenuto.engine.skills import skills_of
 from tenuto.keeper.procfs import MARK

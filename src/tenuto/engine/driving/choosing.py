@@ -9,7 +9,7 @@ import msgspec
 
 from tenuto.core.errors import RunnerFailed
 from tenuto.core.ports import Runner
-from tenuto.core.runs import NO_FALLBACK, Probe
+from tenuto.core.runs import NO_FALLBACK, Probe, cannot_ask
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -31,8 +31,13 @@ class Chooser:
         order: Sequence[str],
         preferred: str | None,
         environ: Mapping[str, str],
+        asks: bool = False,
     ) -> None:
-        """Take who makes runners by name (and refuses unknown ones), and the settings."""
+        """Take who makes runners by name (and refuses unknown ones), and the settings.
+
+        With `asks` there are tools that somebody has to allow first: who cannot ask is not taken.
+        """
+        self._asks = asks
         self._make = make
         self._order = order
         self._preferred = preferred
@@ -49,8 +54,16 @@ class Chooser:
     async def probe(self, name: str) -> Probe:
         """Look whether a runtime works here; looked at once."""
         if name not in self._probes:
-            self._probes[name] = asyncio.create_task(self.runner(name).probe(self._environ))
+            self._probes[name] = asyncio.create_task(self._look(name))
         return await self._probes[name]
+
+    async def _look(self, name: str) -> Probe:
+        runner = self.runner(name)
+        found = await runner.probe(self._environ)
+        if found.available and self._asks and runner.capabilities.unasking:
+            why, hint = cannot_ask(name)
+            return Probe(available=False, kind="permission", why=why, hint=hint)
+        return found
 
     async def choose(self, named: str | None) -> Chosen:
         """Return the runtime for a step, or raise RunnerFailed with what every one lacks."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from tenuto.core.errors import TenutoError
 from tenuto.core.plan import Plan, Step
@@ -29,10 +30,16 @@ _OUTPUT_MOST = 2 * 1024 * 1024
 
 Planner = Callable[[], tuple[str, Plan, str]]
 """Returns the strategy's name, its plan, and why that one."""
-Walk = Callable[[Step], Awaitable[StepFinished]]
+Gate = Callable[[], Awaitable[None]]
+"""Returns once all that a step builds on is safe on disk; it may be prepared before, not begun."""
+Walk = Callable[[Step, Gate], Awaitable[StepFinished]]
 """Runs one step to its end and tells how it ended; the end is recorded by the driver."""
 Extend = Callable[[Plan, Step, str], tuple[tuple[Step, ...], Warned | None]]
 """Returns the steps that a review calls for, if any, or what is to be said about it."""
+
+
+class _Unbegun(Exception):
+    """The task is stopped before this step has begun: nothing is to be said about it."""
 
 
 class Driver:
@@ -54,9 +61,13 @@ class Driver:
         self._planner = planner
         self._extend = extend
         self._finish = finish
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._unsafe: set[str] = set()
-        self.stopping = False
+        self._walking: set[str] = set()
+        self._unsafe: dict[str, asyncio.Future[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._news = asyncio.Event()  # nothing runs any more, or something cannot go on
+        self._fault: BaseException | None = None
+        self._start: Callable[[], None] = lambda: None
+        self.stopping = self._over = False
 
     @property
     def progress(self) -> Progress:
@@ -77,50 +88,74 @@ class Driver:
         self._printer.several = len(plan.steps) > 1
         most = plan.concurrency or concurrency
         await self._take_up()
-        while True:
-            if not self.stopping:
-                self._start_ready(walk, most)
-            if not self._running:
-                break
-            done, _ = await asyncio.wait(
-                self._running.values(), return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in done:
-                task.result()
+        self._start = lambda: self._start_ready(walk, most)
+        self._start()
+        while self._tasks and self._fault is None:  # each starts those that waited for it
+            self._news.clear()
+            await self._news.wait()
+        if self._fault is not None:
+            raise self._fault
         stopped = self.stopping and not self.progress.done
         for problem in await self._finish() if not stopped else ():
             self._printer.note(f"warning: {problem}")
             self._teller.tell(Warned(about="worktree", text=problem))
-        status = "interrupted" if stopped else self.progress.status
+        status = "interrupted" if stopped and not self._over else self.progress.status
         await self._teller.safe(self._summary(status))
         return status
 
     def _start_ready(self, walk: Walk, most: int) -> None:
+        if self.stopping:
+            return
         for step in self.progress.ready():
-            if len(self._running) >= most:
+            if len(self._walking) >= most:
                 return
-            if step.id not in self._running and self._unsafe.isdisjoint(step.depends_on):
-                self._run(step, self._guarded(walk, step))
+            if step.id not in self._walking:
+                self._run(step, partial(self._guarded, walk, step))
 
-    def _run(self, step: Step, walked: Awaitable[StepFinished]) -> None:
+    def _run(self, step: Step, walk: Callable[[], Awaitable[StepFinished | None]]) -> None:
         """Take a step to its end and to the tape, beside the others: what ends at once syncs at once."""
+        self._walking.add(step.id)
 
         async def whole() -> None:
             try:
-                await self._ended(await walked)
+                finished = await walk()
             finally:
-                del self._running[step.id]
+                self._walking.discard(step.id)
+            if finished is not None:
+                await self._ended(finished)
 
-        self._running[step.id] = asyncio.create_task(whole())
+        task = asyncio.create_task(whole())
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
 
-    async def _guarded(self, walk: Walk, step: Step) -> StepFinished:
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._fault = self._fault or task.exception()
+        if self._fault is not None or not self._tasks:
+            self._news.set()
+
+    async def _gate(self, step: Step) -> None:
+        """Return once what a step builds on is safe; unless the task stops before that."""
+        for name in step.depends_on:
+            if name in self._unsafe:
+                try:
+                    await self._unsafe[name]
+                except TenutoError:  # the step that it is about tells of it
+                    raise _Unbegun from None
+        if self.stopping:
+            raise _Unbegun
+
+    async def _guarded(self, walk: Walk, step: Step) -> StepFinished | None:
         """Run a step; whatever goes wrong in it is its own failure, not the end of the others.
 
         Of one that is being stopped it is no failure: an interrupt reaches processes that are only
         being started, too, and what comes of that says nothing about the step.
         """
         try:
-            return await walk(step)
+            return await walk(step, lambda: self._gate(step))
+        except _Unbegun:
+            return None
         except Withdrawn:
             return self._cut_short(step, "the task was stopped before somebody decided")
         except TenutoError as error:
@@ -142,14 +177,23 @@ class Driver:
         )  # fmt: skip
 
     async def _ended(self, finished: StepFinished) -> None:
-        """Record the end of a step with what follows from it; nothing builds on it before it is safe."""
+        """Record the end of a step with what follows from it; nothing builds on it before it is safe.
+
+        While the disk is at it, the next steps are prepared.
+        """
         step = self.progress.steps[finished.step].step
         events = (finished, *self._following(step, finished.status, finished.output))
-        self._unsafe.add(finished.step)
         point("driver-step-ended")
-        await self._teller.safe(*events)
+        safe = self._teller.safe(*events)
+        self._unsafe[finished.step] = safe
+        safe.add_done_callback(lambda _: self._saved(finished.step, safe))
+        self._start()
+        await safe
         point("driver-step-safe")
-        self._unsafe.discard(finished.step)
+
+    def _saved(self, name: str, safe: asyncio.Future[None]) -> None:
+        if not safe.cancelled() and safe.exception() is None:
+            self._unsafe.pop(name, None)
 
     def _following(
         self, step: Step, status: StepStatus, output: str
@@ -192,11 +236,14 @@ class Driver:
                 self._teller.tell(self._cut_short(one.step, "it was cut short", "unknown"))
             else:
                 text = "it was cut short, and is not to be run again"
-                self._run(one.step, _known(self._cut_short(one.step, text, "unknown", "failed")))
+                self._run(
+                    one.step, partial(_known, self._cut_short(one.step, text, "unknown", "failed"))
+                )
 
-    def stop(self) -> None:
-        """Start nothing more."""
+    def stop(self, over: bool = False) -> None:
+        """Start nothing more; `over` says that this is the task's end, and none to go on from."""
         self.stopping = True
+        self._over = self._over or over
 
     def _summary(self, status: str) -> TaskFinished:
         progress = self.progress

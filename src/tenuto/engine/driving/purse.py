@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tenuto.core.budget import Admission, BudgetLimits, Grant, Tokens
-from tenuto.core.errors import BudgetReached
+from tenuto.core.errors import BudgetReached, DiskFull
 from tenuto.core.plan import Step
 from tenuto.core.progress import StepProgress
 from tenuto.core.runs import Endpoint, Used
@@ -118,7 +118,7 @@ class Purse:
 
     async def _ask(self, step: str, text: str) -> None:
         """Ask whether to go on past a bound; raise BudgetReached if not."""
-        decided = await self._desk.ask("budget", f"{text}: go on?", step)
+        decided = await self._desk.ask("budget", f"{text}: go on past it, to the task's end?", step)
         if not decided.allow:
             self._bounded = True
             budgets.deny(self._ledger, self._execution)
@@ -146,21 +146,25 @@ class Purse:
                 )
         return gateways.endpoint(self._gateway, self._execution, step.id)
 
-    def goes_on(self, step: str, before: str) -> None:
-        """Count a step that goes on in an open session as the one that opened it is counted."""
-        if before in self._unmetered:
-            self._unmetered.add(step)
+    def goes_on(self, step: Step) -> None:
+        """Note that a step speaks in the session of the one before it: counted as that one was."""
+        if step.continues in self._unmetered:
+            self._unmetered.add(step.id)
 
     async def _answers(self, info: GatewayInfo) -> bool:
         from tenuto.engine import gateways
 
         return await asyncio.to_thread(gateways.answers, self._engine.project, info)
 
+    def metered(self, step: str) -> bool:
+        """Tell whether a step's requests go through the gateway."""
+        return step not in self._unmetered
+
     def used(self, step: str, event: Used) -> str:
         """Count what a runtime says it used, unless the gateway does; return why it must stop now."""
-        if step not in self._unmetered:
+        if self.metered(step):
             return ""
-        tokens = Tokens(event.input, event.output, event.cache_read, event.cache_write)
+        tokens = Tokens.told(event.input, event.output, event.cache_read, event.cache_write)
         cost = self._prices.cost(event.model, tokens) if event.model else None
         self._ledger.record(self._execution, step, event.model, tokens, cost)
         found = self._ledger.judge(self._execution, step, self._limits())
@@ -220,11 +224,17 @@ class Purse:
             await asyncio.to_thread(gateways.wake, self._gateway)
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Let go of the ledger; what was handed out to reach the gateway serves nobody any more."""
         for task in self._asking:
             task.cancel()
-        self._ledger.sync()
-        self._ledger.close()
+        try:
+            if self._gateway is not None:
+                budgets.close(self._ledger, self._execution)
+            self._ledger.sync()
+        except DiskFull:
+            self._printer.note("the ledger finds no room; the gateway sees by itself that we end")
+        finally:
+            self._ledger.close()
 
 
 def _boundless(limits: BudgetLimits) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +17,6 @@ from tenuto.core.progress import StepProgress
 from tenuto.core.runs import (
     NO_FALLBACK,
     TRANSIENT,
-    ErrorKind,
     Finished,
     McpServer,
     PermissionAsked,
@@ -38,9 +37,11 @@ from tenuto.core.task_events import (
     StepSession,
     StepStarted,
     StepUsed,
+    Warned,
 )
 from tenuto.core.tasks import PermissionPolicy, TaskSpec
 from tenuto.engine.driving.asking import Desk, Withdrawn, by_policy
+from tenuto.engine.driving.attempts import Brief, Tries, handed_on, opening
 from tenuto.engine.driving.choosing import Chooser, Chosen
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.purse import Purse
@@ -52,34 +53,6 @@ _OUTPUT_MOST = 2 * 1024 * 1024
 _TOLD_MOST = 8 * 1024
 _SAID_MOST = 4000
 _ERROR_MOST = 16 * 1024
-# what a runtime may say of a session that it does not have; nothing that a new one would meet too
-_OF_SESSION: frozenset[ErrorKind] = frozenset({"failed", "crash", "protocol", "bad_request"})
-
-
-class Brief(msgspec.Struct, frozen=True):
-    """What a step is sent with: who it is for, on which model, and what is said."""
-
-    role: str
-    model: Callable[[str], str]
-    """The model's name for a runtime."""
-    system: str
-    text: str
-    reason: str
-    cwd: str
-    alone: str = ""
-    """The same, for a session that is new where one was to go on; empty where there is none."""
-
-
-class Tries(msgspec.Struct):
-    """How an attempt went."""
-
-    finished: Finished
-    tools: int = 0
-    said: str = ""
-    heard: bool = False
-    """The agent did or said something."""
-    over: str = ""
-    """The hard cap that was reached while it ran, uncounted by a gateway."""
 
 
 class Walker:
@@ -114,23 +87,28 @@ class Walker:
         self._active: dict[str, AgentSession] = {}
         self._kept: dict[str, tuple[str, AgentSession]] = {}
         self._stopping = asyncio.Event()
+        self._why = self._kind = ""
 
     # A step
 
-    async def walk(self, step: Step) -> StepFinished:
-        """Take a step to its end."""
+    async def walk(self, step: Step, gate: Callable[[], Awaitable[None]]) -> StepFinished:
+        """Take a step to its end; behind the gate is what it builds on, before it only preparation."""
         began = time.monotonic()
         one = self._teller.progress.steps[step.id]
         await self._purse.before(step)
+        if self._places.separate:  # they are made of what the steps before have changed
+            await gate()
         cwd = await self._places.place(step)
+        if one.cwd not in ("", cwd):
+            one.session = ""  # sessions of runtimes belong to the folder that they began in
         brief = self._brief(step, cwd)
         chosen = await self._chooser.choose(step.runtime or self._task.runtime)
         if step.runtime not in (None, chosen.name):
             self._announce(step, str(step.runtime), chosen, chosen.reason)
+        await gate()
         tried = {chosen.name}
         attempt, failures = one.attempt, 0
         text, anew = brief.text, False
-        known = one.session or self._earlier(step, chosen.name)
         while True:
             attempt += 1
             model = brief.model(chosen.name)
@@ -145,13 +123,10 @@ class Walker:
             end, anew = tries.finished, False
             if end.ok or end.interrupted or self._stopping.is_set():
                 break
-            # one that was killed has perhaps told of a session that it had not kept yet
-            gone, known = known and not tries.heard and end.kind in _OF_SESSION, ""
-            if gone:
+            if end.kind == "session":  # all it needs is told anew; what it did is in its files
                 anew = True
-                self._note(
-                    step, Retried(text=f"its session is gone, a new one begins: {end.message}")
-                )
+                self._note(step, Retried(text=f"{end.message}; a new session begins"))
+                self._printer.note(f"[{step.id}] {end.message}; a new session begins")
                 continue
             failures += 1
             if self._may_retry(step, end, failures):
@@ -165,7 +140,7 @@ class Walker:
             self._announce(step, chosen.name, other, end.message)
             tried.add(other.name)
             one.session, chosen, failures = "", other, 0
-            text = _handed_on(brief.text, tries) if tries.tools else brief.text
+            text = handed_on(brief.text, tries) if tries.tools else brief.text
         return await self._result(step, one, chosen, brief, end, attempt, time.monotonic() - began)
 
     def _may_retry(self, step: Step, end: Finished, failures: int) -> bool:
@@ -192,6 +167,11 @@ class Walker:
             return None
         return await self._chooser.substitute(chosen.name, tried)
 
+    def _warn(self, step: Step, text: str) -> None:
+        if text not in self._teller.progress.warnings:
+            self._teller.tell(Warned(text=text, step=step.id))
+            self._printer.note(f"[{step.id}] warning: {text}")
+
     def _announce(self, step: Step, of: str, to: Chosen, why: str) -> None:
         self._teller.tell(FellBack(step=step.id, of=of, to=to.name, why=why))
         self._printer.note(f"[{step.id}] {of} cannot go on ({why}): {to.name} takes over")
@@ -212,10 +192,13 @@ class Walker:
         stopped = self._stopping.is_set() and not end.ok
         status = "completed" if end.ok else "interrupted" if stopped else "failed"
         error = "" if end.ok else end.message or ("interrupted" if stopped else "it failed")
+        kind = end.kind or ""
+        if stopped and self._why:
+            error, kind = self._why, self._kind
         error = error[:_ERROR_MOST]
         return StepFinished(
             step=step.id, status=status, attempt=attempt, output=end.text[:_OUTPUT_MOST],
-            error=error, kind=end.kind or "", runtime=chosen.name, role=brief.role,
+            error=error, kind=kind, runtime=chosen.name, role=brief.role,
             model=one.model, session=one.session, tokens=tokens, cost=cost, unmetered=unmetered,
             duration_s=round(duration, 3), branch=branch,
         )  # fmt: skip
@@ -246,8 +229,8 @@ class Walker:
         try:
             if self._stopping.is_set():
                 await session.interrupt()
-            opening = _opening(chosen, brief, text, cut_short, anew)
-            await self._listen(step, one, session, opening, tries)
+            words = opening(chosen.runner.capabilities, brief, text, cut_short, anew)
+            await self._listen(step, one, session, words, tries)
         finally:
             self._active.pop(step.id, None)
             if tries.finished.ok and self._teller.progress.is_continued(step.id):
@@ -268,7 +251,6 @@ class Walker:
         stopped = False
         try:
             async for event in session.prompt(prompt):
-                tries.heard = tries.heard or not isinstance(event, (Finished, SessionOpened))
                 if isinstance(event, Finished):
                     tries.finished = event
                 elif isinstance(event, PermissionAsked):
@@ -290,15 +272,16 @@ class Walker:
         """Return the session to speak in, and whether it is one that goes on."""
         before = self._kept.pop(step.continues, None) if step.continues else None
         if before is not None and before[0] == chosen.name:
+            self._purse.goes_on(step)
             known = self._teller.progress.steps[str(step.continues)]
-            self._purse.goes_on(step.id, known.step.id)
             self._teller.tell(
                 StepSession(step=step.id, session=known.session, execution=known.execution)
             )
             return before[1], True
         if before is not None:
             await before[1].close()
-        taken_up = "" if anew else one.session or self._earlier(step, chosen.name)
+        earlier = one.session or self._earlier(step, chosen.name, brief.cwd)
+        taken_up = "" if anew else earlier
         runner = chosen.runner
         execution = ""
 
@@ -317,15 +300,21 @@ class Walker:
             endpoint=await self._purse.endpoint(step, chosen),
             bypass=self._task.bypass,
             unasked=self._policy == "allow",
+            max_turns=self._task.max_turns,
             title=f"{chosen.name}: {step.id}",
         )
+        if request.max_turns is not None and not runner.capabilities.turns:
+            self._warn(step, f"{chosen.name} takes no bound on its turns, only a budget holds it")
         session = await runner.open(request, self._nursery(started))
         return session, request.session is not None
 
-    def _earlier(self, step: Step, runtime: str) -> str:
+    def _earlier(self, step: Step, runtime: str, cwd: str) -> str:
         """Return the session of the step that this one goes on from, if it was this runtime's."""
         one = self._teller.progress.steps.get(step.continues or "")
-        return one.session if one is not None and one.runtime == runtime else ""
+        if one is None or one.runtime != runtime:
+            return ""
+        moved = self._task.worktree is None and one.cwd not in ("", cwd)
+        return "" if moved else one.session
 
     def _take(self, step: Step, one: StepProgress, event: RunEvent, tries: Tries) -> None:
         match event:
@@ -340,13 +329,17 @@ class Walker:
                     )
                 )
             case Used():
-                tokens = Tokens(event.input, event.output, event.cache_read, event.cache_write)
+                tokens = Tokens.told(event.input, event.output, event.cache_read, event.cache_write)
                 self._teller.tell(StepUsed(step=step.id, model=event.model, tokens=tokens))
                 tries.over = tries.over or self._purse.used(step.id, event)
             case ToolBegan() | ToolEnded():
                 tries.tools += isinstance(event, ToolBegan)
                 self._printer.end(step.id)
                 self._note(step, event)
+            case Retried(text=text):
+                self._note(step, event)
+                if not self._purse.metered(step.id):  # else the gateway has told of it
+                    self._printer.note(f"[{step.id}] {one.runtime} tries again: {text}")
             case _:
                 self._note(step, event)
 
@@ -358,6 +351,19 @@ class Walker:
                 for name, value in what.items()
             }
         self._teller.tell(StepSaid(step=step.id, what=what))
+
+    def heard(self, message: Mapping[str, Any]) -> None:
+        """Take word from the gateway that a model's server fails a step's requests, or does no more.
+
+        Most runtimes try again by themselves, for a minute or for many, and not all of them say so.
+        """
+        name, text = str(message["step"]), str(message["text"])
+        one = self._teller.progress.steps.get(name)
+        if one is None or one.status != "running":
+            return
+        self._teller.tell(StepSaid(step=name, what={"type": message["type"], "text": text}))
+        if text:
+            self._printer.note(f"[{name}] {text}: {one.runtime} may try again by itself")
 
     async def _permit(
         self, step: Step, session: AgentSession, asked: PermissionAsked, cwd: str
@@ -386,8 +392,9 @@ class Walker:
 
     # Stopping
 
-    async def stop(self) -> None:
-        """Ask every agent to stop its turn."""
+    async def stop(self, kind: str = "", why: str = "") -> None:
+        """Ask every agent to stop its turn; steps that it stops are told to have ended for this."""
+        self._kind, self._why = kind, why
         self._stopping.set()
         await asyncio.gather(
             *(session.interrupt() for session in self._active.values()), return_exceptions=True
@@ -398,26 +405,6 @@ class Walker:
         self._stopping.set()
         open_ones = [*self._active.values(), *(session for _, session in self._kept.values())]
         await asyncio.gather(*(one.close() for one in open_ones), return_exceptions=True)
-
-
-def _opening(chosen: Chosen, brief: Brief, text: str, cut_short: bool, anew: bool) -> str:
-    if cut_short:
-        text = (
-            "You were interrupted in the middle of this task. Look at what is done already, then go"
-            f" on where you stopped. The task was:\n\n{text}"
-        )
-    goes_on = cut_short and not anew
-    if brief.system and not goes_on and not chosen.runner.capabilities.system:
-        return f"{brief.system}\n\n{text}"
-    return text
-
-
-def _handed_on(text: str, tries: Tries) -> str:
-    return (
-        f"{text}\n\n# Handoff\n\nAnother agent began this task, used {tries.tools} tools and stopped."
-        " Files may have been changed already: look before you go on. The last it said was:\n\n"
-        f"{tries.said}"
-    )
 
 
 def _uuid() -> str:

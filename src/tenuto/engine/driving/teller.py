@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -17,9 +16,29 @@ from tenuto.core.event import Event
 from tenuto.core.progress import Progress
 from tenuto.core.task_events import TaskEvent
 
-_MOST = 64 * 1024 * 1024
 _LINE_MOST = 16 * 1024 * 1024  # a keeper takes no longer ones
 _VALUE_TEXT = 1024 * 1024
+
+
+class _Line(asyncio.Protocol):
+    """The lines of a socket as they come, each passed on at once."""
+
+    def __init__(self, take: Callable[[bytes], None], ended: Callable[[], None]) -> None:
+        self._take = take
+        self._ended = ended
+        self._parts = b""
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._parts = (self._parts + data).split(b"\n")
+        for line in lines:
+            self._take(line)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._ended()
+        if not self.closed.done():
+            self.closed.set_result(None)
 
 
 class Teller:
@@ -33,8 +52,8 @@ class Teller:
         self.told: Callable[[int], None] = lambda _: None
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._number = 0
-        self._writer: asyncio.StreamWriter | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._line: _Line | None = None
 
     @classmethod
     def inherited(cls) -> tuple[Teller, bytes]:
@@ -46,23 +65,26 @@ class Teller:
     async def open(self) -> None:
         """Begin to listen."""
         self._sock.setblocking(False)
-        reader, self._writer = await asyncio.open_unix_connection(sock=self._sock, limit=_MOST)
-        self._reading = asyncio.create_task(self._listen(reader))
+        loop = asyncio.get_running_loop()
+        self._transport, self._line = await loop.create_unix_connection(
+            lambda: _Line(self._hear, self._hung_up), sock=self._sock
+        )
 
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        while line := await reader.readline():
-            message: dict[str, Any] = msgspec.json.decode(line)
-            if message.get("type") == "told":
-                waiting = self._waiting.pop(message["n"], None)
-                if waiting is not None and not waiting.done():
-                    if "error" in message:
-                        waiting.set_exception(
-                            EngineFault(f"a checkpoint is not safe on disk: {message['error']}")
-                        )
-                    else:
-                        waiting.set_result(None)
-            else:
-                self.heard(message)
+    def _hear(self, line: bytes) -> None:
+        message: dict[str, Any] = msgspec.json.decode(line)
+        if message.get("type") != "told":
+            self.heard(message)
+            return
+        waiting = self._waiting.pop(message["n"], None)
+        if waiting is None or waiting.done():
+            return
+        if "error" in message:
+            why = f"a checkpoint is not safe on disk: {message['error']}"
+            waiting.set_exception(EngineFault(why))
+        else:
+            waiting.set_result(None)
+
+    def _hung_up(self) -> None:
         for waiting in self._waiting.values():  # the keeper is gone, and we go with it
             if not waiting.done():
                 waiting.set_exception(EngineFault("the task's keeper closed its line"))
@@ -71,26 +93,26 @@ class Teller:
         self._write(msgspec.json.encode(message))
 
     def _write(self, line: bytes) -> None:
-        assert self._writer is not None
+        assert self._transport is not None
         if len(line) > _LINE_MOST:  # it would close the line, and end the task without a word
             raise EngineFault(
                 f"{len(line)} bytes for one record, {_LINE_MOST} are the most", "split the plan"
             )
-        self._writer.write(line + b"\n")
+        self._transport.write(line + b"\n")
 
     def tell(self, *events: TaskEvent) -> None:
         """Put events on the tape; safe against the end of this process, not of the machine."""
         self._send({"type": "tell", "events": events})
         self._fold(events)  # after: what cannot be told did not happen
 
-    async def safe(self, *events: TaskEvent) -> None:
-        """Put events on the tape and return once they are on disk: a checkpoint."""
+    def safe(self, *events: TaskEvent) -> asyncio.Future[None]:
+        """Put events on the tape; what is returned is done once they are on disk: a checkpoint."""
         self._number += 1
         self._send({"type": "tell", "events": events, "n": self._number})
         self._fold(events)
-        waiting = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[self._number] = waiting
-        await waiting
+        return waiting
 
     def _fold(self, events: tuple[Event, ...]) -> None:
         for event in events:
@@ -112,20 +134,15 @@ class Teller:
             line = msgspec.json.encode({"type": "value", "json": document(_VALUE_TEXT)})
         self._write(line)
 
-    async def outcome(self, state: str, reason: str = "", detail: str = "") -> None:
+    def outcome(self, state: str, reason: str = "", detail: str = "") -> None:
         """Say how it ends, before this process does."""
         self._send({"type": "outcome", "state": state, "reason": reason, "detail": detail})
-        assert self._writer is not None
-        await self._writer.drain()
 
     async def close(self) -> None:
         """Let everything go out, and stop."""
-        if self._writer is not None:
-            self._writer.close()
-            with suppress(OSError):  # the keeper is gone
-                await self._writer.wait_closed()  # draining alone leaves the end in our memory
-        if self._reading is not None:
-            self._reading.cancel()
+        if self._transport is not None and self._line is not None:
+            self._transport.close()
+            await self._line.closed  # closing alone leaves the end in our memory
 
 
 def _exactly(sock: socket.socket, size: int) -> bytes:

@@ -47,6 +47,11 @@ class Workplaces:
                 shown = ", ".join(left_out[:5]) + (", …" if len(left_out) > 5 else "")
                 printer.note(f"changes that are not committed are in no worktree: {shown}")
 
+    @property
+    def separate(self) -> bool:
+        """Each step has a folder of its own."""
+        return self._trees is not None
+
     async def place(self, step: Step) -> str:
         """Return the folder for a step; a worktree is made in a thread, since it takes git."""
         if self._trees is None:

@@ -101,10 +101,11 @@ class History:
                     )
                 return
         if problems == ["not there", "not there"]:
-            raise RunnerFailed(f"there is no session {session}", "begin a new one")
+            raise RunnerFailed(f"there is no session {session}", "begin a new one", "session")
         raise RunnerFailed(
             f"the session {session} cannot be taken up: its file {self._path} is {problems[0]}",
             "begin a new session",
+            "session",
         )
 
     def save(self) -> None:

@@ -1,0 +1,60 @@
+"""How a driver is stopped: asked by a signal, told by its keeper that its time is over, or by force."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from tenuto.engine.ending import interrupt_children
+
+if TYPE_CHECKING:
+    from tenuto.engine.blocking import BlockingEngine
+    from tenuto.engine.driving.asking import Desk
+    from tenuto.engine.driving.drive import Driver
+    from tenuto.engine.driving.stepping import Walker
+
+_INSIST_S = 1.0
+
+
+class Brake:
+    """Stops everything that a driver has under way."""
+
+    def __init__(self, driver: Driver, desk: Desk, walker: Walker) -> None:
+        """Take who is to be told."""
+        self._driver = driver
+        self._desk = desk
+        self._walker = walker
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._is_over = False
+
+    def listen(self) -> None:
+        """Take SIGINT for a polite request, and SIGTERM for one that insists."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._stop, False)
+        loop.add_signal_handler(signal.SIGTERM, self._stop, True)
+
+    def _stop(self, hard: bool) -> None:
+        self._driver.stop()
+        self._desk.stop()
+        self._begin(self._walker.close() if hard else self._walker.stop())
+
+    def over(self, message: dict[str, Any]) -> None:
+        """Stop for good: a deadline that was asked for has come, and our keeper waits only briefly."""
+        self._is_over = True
+        self._driver.stop(over=True)
+        self._desk.stop()
+        reason, text = str(message.get("reason", "")), str(message.get("text", ""))
+        self._begin(self._walker.stop(reason, text))
+        loop = asyncio.get_running_loop()
+        loop.call_later(_INSIST_S, lambda: self._begin(self._walker.close()))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._under_way.add(asyncio.create_task(work))
+
+    async def see_off(self, engine: BlockingEngine, execution: str) -> None:
+        """End what agents started elsewhere, if the task's time is over: by a kill it would end too."""
+        if self._is_over:
+            project, index = engine.project, engine.index
+            await asyncio.to_thread(interrupt_children, project, index, execution, _INSIST_S)
