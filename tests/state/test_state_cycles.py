@@ -82,7 +82,7 @@ def again(engine: BlockingEngine, execution_id: str, attempt: int) -> None:
 
 
 @pytest.mark.promise("D3", "D2")
-@pytest.mark.parametrize("cycles", [5, pytest.param(100, marks=LONG)])
+@pytest.mark.parametrize("cycles", [3, pytest.param(100, marks=LONG)])
 def test_cycles_of_interrupt_and_resume_leave_their_records_and_nothing_else(
     agents: Path, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cycles: int
 ):

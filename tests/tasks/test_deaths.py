@@ -147,7 +147,8 @@ def lived(
     again = Memory()
     again.tell(*events)
     assert _results(again) == _results(whole)
-    assert aggregated(again.progress) == aggregated(whole.progress)
+    # further rounds stand in the order in which the reviews ended
+    assert sorted(aggregated(again.progress)) == sorted(aggregated(whole.progress))
     assert sum(isinstance(one, TaskFinished) for one in events) >= 1
     ends = _ends(events)
     assert len(ends) == len(set(ends)), "a step ended twice"
