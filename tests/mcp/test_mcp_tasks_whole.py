@@ -11,6 +11,7 @@ import pytest
 from agents_help import done, with_agents
 from mcp_help import HANDSHAKE, MODERN, TASKS, Place, Wire, text
 
+from tenuto.core.quantities import money
 from tenuto.testing.models import Model
 
 STEPS = [
@@ -124,7 +125,8 @@ def test_what_a_real_loop_costs_is_counted_and_the_counter_is_not_listed(place: 
         (billed,) = provider.bill
         tokens = billed.tokens.input + billed.tokens.cache_read + billed.tokens.cache_write
         assert (data["tokens_in"], data["tokens_out"]) == (tokens, billed.tokens.output)
-        assert data["cost"] > 0 and f"cost: ${data['cost']}" in shown and "not metered" not in shown
+        assert data["cost"] > 0 and f"cost: {money(data['cost'])}" in shown
+        assert "not metered" not in shown
         assert data["running"] == [] and "Running now: nothing." in shown
         listed = wire.data("list")["executions"]  # whoever looks for it finds it
         assert [one["title"] for one in listed] == ["metering gateway"]

@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenuto.core.errors import DiskFull, InvalidInput
+from tenuto.core.errors import DiskFull, InvalidInput, NewerTape
 from tenuto.core.listing import Query, Row
 from tenuto.core.states import ENDED
+from tenuto.engine.recover import fold
 from tenuto.stores.tape import NAME as TAPE
+from tenuto.stores.tape import TapeReader
 
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
 _BATCH = 50  # tasks whose records are written down with one sync
+_LEAVE_S = 2.0  # for a keeper to sync and to go, once its execution has ended
+_PAUSE_S = 0.005
 
 
 class Cleaned(msgspec.Struct, frozen=True):
@@ -148,11 +152,28 @@ def _lock(folder: str, locks: ExitStack) -> bool:
     except OSError:
         return True  # no tape
     locks.callback(os.close, lock)
+    limit = time.monotonic() + _LEAVE_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                return True
+            if time.monotonic() > limit or not _ending(folder):
+                return False
+            time.sleep(_PAUSE_S)
+        else:
+            return True
+
+
+def _ending(folder: str) -> bool:
+    """Tell whether its keeper has said its last word, and is about to go."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EAGAIN, errno.EACCES)
-    return True
+        with TapeReader(folder) as reader:
+            execution = fold(reader, os.path.basename(folder))
+    except (OSError, NewerTape):
+        return False
+    return not execution.live and not execution.left_behind
 
 
 def _remove_folder(folder: str) -> int:

@@ -80,11 +80,11 @@ class Desk:
                 self._teller.tell(Decided(n=number, allow=False, by="end", why=why))
             self._show()
 
-    def _show(self) -> None:
+    def _show(self, besides: int = 0) -> None:
         """Let the execution wait for the oldest open question, or go on."""
         asked = self._teller.progress.asked
         for number in self._open:
-            if number in asked:
+            if number in asked and number != besides:
                 question = asked[number]
                 on = "budget" if question.about == "budget" else "approval"
                 self._teller.wait_for(on, f"#{number}: {question.text}")
@@ -112,6 +112,7 @@ class Desk:
             by=str(message.get("by", ""))[:200],
             why=str(message.get("why", ""))[:2000],
         )
+        self._show(besides=decided.n)  # first: who sees the decision finds the task at work
         self._teller.tell(decided)
         future.set_result(decided)
 
