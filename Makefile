@@ -37,7 +37,7 @@ format: setup ## rewrite the code the way `check` wants it
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-test: setup ## the tests, without the slow ones, in three lanes at once
+test: setup ## the tests, without the slow ones, in four lanes at once
 	$(BIN)/python tools/lanes.py $(ARGS)
 
 test-full: setup ## the tests, with the slow ones

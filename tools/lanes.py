@@ -1,4 +1,4 @@
-"""Run the tests in three lanes at once: most of their time goes into waiting for processes.
+"""Run the tests in four lanes at once: most of their time goes into waiting for processes.
 
 Each lane is a pytest of its own over some of the folders, and every folder is in one of them. With
 arguments of one's own (`make test ARGS="-k tape"`) there is one pytest, as if this were not here.
@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
-# Lanes that take about as long as each other; what is not named here is the third.
+# Lanes that take about as long as each other; what is not named here is the fourth.
 LANES = (
     ("cli", "codemode", "codemode_source", "core", "deno", "engine", "engine_unit", "sessions",
      "stores", "tools"),
     ("faults", "hostcalls", "mcp", "metering", "models", "sandbox"),
+    ("history", "state", "tasks"),
 )  # fmt: skip
 
 
