@@ -85,10 +85,10 @@ def test_what_cannot_run_is_a_usage_error_with_a_way_on(cli, words, says):
 
 @pytest.mark.promise("X3")
 def test_a_long_one_is_handed_over_with_its_id_and_the_next_commands(cli):
-    done = cli("run", "--wait", "200ms", "--", "sh", "-c", "echo early; sleep 100")
+    done = cli("run", "--wait", "1s", "--", "sh", "-c", "echo early; sleep 100")
     assert done.returncode == 75
     assert done.stdout == "early\n"
-    assert "Execution moved to async mode after 0.2 seconds." in done.stderr
+    assert "Execution moved to async mode after 1 seconds." in done.stderr
     (execution_id,) = cli.ids()
     assert f"id: {execution_id}" in done.stderr
     commands = re.findall(r"^  tenuto (\w+)", done.stderr, re.M)

@@ -122,7 +122,7 @@ def test_a_task_that_takes_long_is_handed_over_and_read_on(agents: Place):
     result = wire.answer(number)
     shown, data = text(result), result["structuredContent"]
     assert not result.get("isError")
-    assert shown.startswith("Execution moved to async mode after 2.4 seconds.")
+    assert re.match(r"Execution moved to async mode after [23](\.\d)? seconds\.", shown)
     assert (data["status"], data["success"]) == ("running", False)
     assert "- a: completed" in shown and "- b: running" in shown
     where = f'execution_id="{data["execution_id"]}", cursor="{data["cursor"]}"'
