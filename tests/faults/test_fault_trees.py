@@ -11,7 +11,7 @@ import sys
 import termios
 
 import pytest
-from fault_help import HERE, alive, descends_from, gone, lines, marked, settled
+from fault_help import HERE, alive, descends_from, eventually, gone, lines, marked, settled
 
 from tenuto.core.states import State
 
@@ -113,7 +113,7 @@ def test_nothing_of_the_starter_is_held_open(world, way):
     (execution_id, _) = out.decode().split()
     poller = select.poll()
     poller.register(read, select.POLLIN)
-    assert marked(execution_id)
+    assert eventually(lambda: marked(execution_id), what="its process")
     held = not poller.poll(5000)
     os.close(read)
     with world.fresh() as engine:
