@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LANES = (
     ("cli", "codemode", "codemode_source", "core", "deno", "engine", "engine_unit", "sessions",
      "stores", "tools"),
-    ("faults", "hostcalls", "mcp", "metering", "models", "sandbox"),
-    ("history", "state", "tasks"),
+    ("faults", "mcp", "metering", "sandbox"),
+    ("history", "hostcalls", "models", "state", "tasks"),
 )  # fmt: skip
 
 
