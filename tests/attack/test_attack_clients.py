@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
 
 import pytest
-import pytest_asyncio
-from metering_help import ANTHROPIC, CHAT, Served, environ_for
+from metering_help import ANTHROPIC, CHAT, Served
 
 from tenuto.core.budget import Tokens
 from tenuto.testing.models import Model
@@ -20,18 +18,6 @@ from tenuto.testing.models.steps import Say
 pytestmark = [pytest.mark.asyncio, pytest.mark.promise("B3")]
 
 BODY = json.dumps(ANTHROPIC.body).encode()
-
-
-@pytest.fixture
-def model() -> Iterator[Model]:
-    with Model() as model:
-        yield model
-
-
-@pytest_asyncio.fixture
-async def served(tmp_path: Path, model: Model) -> AsyncIterator[Served]:
-    async with Served(tmp_path, environ_for(model)) as served:
-        yield served
 
 
 @asynccontextmanager

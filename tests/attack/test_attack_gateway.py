@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
-from metering_help import ANTHROPIC, RESPONSES, Served, environ_for
+from metering_help import ANTHROPIC, RESPONSES, Served
 
 from tenuto.core.budget import Grant, Tokens
 from tenuto.metering.usage import Events
@@ -19,18 +16,6 @@ from tenuto.testing.models import Model
 from tenuto.testing.models.steps import Say
 
 pytestmark = [pytest.mark.asyncio]
-
-
-@pytest.fixture
-def model() -> Iterator[Model]:
-    with Model() as model:
-        yield model
-
-
-@pytest_asyncio.fixture
-async def served(tmp_path: Path, model: Model) -> AsyncIterator[Served]:
-    async with Served(tmp_path, environ_for(model)) as served:
-        yield served
 
 
 async def raw(served: Served, head: str, body: bytes = b"") -> bytes:

@@ -12,20 +12,12 @@ from tenuto.core.budget import BudgetLimits, Grant, Tokens
 from tenuto.core.errors import NotRunning
 from tenuto.engine import budgets
 from tenuto.metering.ledger import Ledger
-from tenuto.testing.models import Model
 from tenuto.testing.models.gates import Gate
 from tenuto.testing.models.steps import Say, Slow
 
 pytestmark = [pytest.mark.asyncio]
 by_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 TEN = Say("x", usage=Tokens(0, 10))  # ten dollars
-
-
-@pytest.fixture
-def model():
-    with Model() as model:
-        yield model
-        assert not model.errors
 
 
 @pytest_asyncio.fixture

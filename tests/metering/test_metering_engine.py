@@ -25,16 +25,8 @@ from tenuto.engine.settings import Settings
 from tenuto.engine.work import Options
 from tenuto.metering.ledger import Ledger
 from tenuto.stores.tape import is_kept
-from tenuto.testing.models import Model
 from tenuto.testing.models.gates import Gate
 from tenuto.testing.models.steps import Say, Slow
-
-
-@pytest.fixture
-def model():
-    with Model() as model:
-        yield model
-        assert not model.errors
 
 
 @pytest.fixture

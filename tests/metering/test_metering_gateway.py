@@ -5,32 +5,17 @@ import json
 
 import httpx2
 import pytest
-import pytest_asyncio
 from metering_help import ANTHROPIC, CHAT, GOOGLE, KEY, WAYS, Served, environ_for
 
 from tenuto.core.budget import Tokens
 from tenuto.metering import passes, serving
 from tenuto.metering.upstreams import fingerprint, from_environ
-from tenuto.testing.models import Model
 from tenuto.testing.models.gates import Gate
 from tenuto.testing.models.steps import LONG, Cut, Fail, Garbage, Say, Silence, Slow
 
 pytestmark = [pytest.mark.asyncio]
 by_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 by_stream = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-
-
-@pytest.fixture
-def model():
-    with Model() as model:
-        yield model
-        assert not model.errors
-
-
-@pytest_asyncio.fixture
-async def served(tmp_path, model):
-    async with Served(tmp_path, environ_for(model)) as served:
-        yield served
 
 
 def same(served, model, requests=1, estimated=0):

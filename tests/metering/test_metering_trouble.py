@@ -7,19 +7,11 @@ import pytest
 import pytest_asyncio
 from metering_help import ANTHROPIC, WAYS, Served, environ_for
 
-from tenuto.testing.models import Model
 from tenuto.testing.models.gates import Gate
 from tenuto.testing.models.steps import Cut, Fail, Slow
 
 pytestmark = [pytest.mark.asyncio]
 by_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
-
-
-@pytest.fixture
-def model():
-    with Model() as model:
-        yield model
-        assert not model.errors
 
 
 @pytest_asyncio.fixture
