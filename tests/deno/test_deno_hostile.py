@@ -260,6 +260,6 @@ async def test_a_ready_process_that_died_is_replaced(folder: Path) -> None:
             waiting = await asyncio.wait_for(ready_process(), 20)
             beside = procfs.parent(waiting)
             os.kill(waiting, signal.SIGKILL)
-            while procfs.read(f"/proc/{beside}/cmdline"):  # who stands beside it ends with it
+            while procfs.start_time(beside):  # who stands beside it ends with it
                 await asyncio.sleep(0.01)
             assert await value_of(engine, "1 + 1") == 2

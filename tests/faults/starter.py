@@ -9,6 +9,8 @@ from tenuto.dispatch.launch import FreshLauncher, ZygoteLauncher
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.work import Options
 
+# Python's own handler would only note it, and a signal that comes just before the pause is slept over.
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 launcher = FreshLauncher() if sys.argv[1] == "fresh" else ZygoteLauncher(2)
 engine = BlockingEngine.open_here(launcher)
 for argv in json.loads(sys.argv[2]):

@@ -89,7 +89,10 @@ def rest() -> None:
     poller.register(CHANNEL_FD, select.POLLIN)
     poller.register(_ready.errors, select.POLLIN)
     if any(fd == _ready.errors for fd, _ in poller.poll()):
-        os._exit(_GONE)  # it has died: our keeper starts another for its job
+        # It has died: our keeper starts another for its job, unless the job is on its way to us.
+        text = "the deno process that was held ready for it died at that moment; run it again"
+        tell({"type": "exec_failed", "errno": 0, "text": text})
+        os._exit(_GONE)
 
 
 def _start(program: str, memory: int, off: tuple[str, ...]) -> Deno:
