@@ -158,7 +158,7 @@ class World:
                 if snapshot.running or engine.show(snapshot.id).left_behind:
                     with contextlib.suppress(NotRunning):
                         engine.kill(snapshot.id)
-        left = processes_of(self.log, patience_s=5)
+        left = processes_of(self.log, patience_s=20)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         assert not left, f"left behind by this test: {left}"

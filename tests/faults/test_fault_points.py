@@ -67,7 +67,7 @@ def test_a_starter_that_dies_leaves_nothing_half_made(world, way, fault, states,
         snapshot = settled(engine, listed.id, whole=lines(LAST))
     assert snapshot.state in states
     assert world.runs() == (snapshot.state is State.SUCCEEDED)
-    assert not processes_of(world.log, patience_s=5)
+    assert not processes_of(world.log, patience_s=20)
 
 
 @pytest.mark.promise("X11", "X2", "X8")
@@ -86,7 +86,7 @@ def test_a_keeper_that_dies_loses_nothing_it_had_shown(world, way, fault, states
         assert world.runs() == 0
     if snapshot.state is State.LOST and world.runs():
         assert "before the work began" not in snapshot.reason
-    assert not processes_of(world.log, patience_s=5)
+    assert not processes_of(world.log, patience_s=20)
 
 
 @pytest.mark.promise("X6", "X11")

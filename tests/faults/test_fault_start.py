@@ -95,7 +95,7 @@ def test_a_zygote_and_its_keepers_ahead_end_with_their_engine(world):
     engine = world.engine(ZygoteLauncher(3))
     idle_keepers(world, 3)
     engine.launcher.close()
-    assert not processes_of(world.log, patience_s=5)
+    assert not processes_of(world.log, patience_s=20)
 
 
 @pytest.mark.promise("X2", "X9")

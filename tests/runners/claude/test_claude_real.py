@@ -168,7 +168,7 @@ async def test_an_interrupt_is_quick_counted_and_the_next_prompt_works(bench: Be
         after = await heard(session, "Hi")
     assert last(after) == Finished(ok=True, text="Hello.") and said(after) == "Hello."
     assert len(bench.place.nursery.children) == 1
-    assert min(took) <= 0.1, took  # the others may have met a busy machine
+    assert min(took) < 2, took  # the figure itself is the benchmark's
 
 
 async def test_an_interrupt_before_the_turn_has_begun_is_not_lost(bench: Bench):
@@ -353,5 +353,5 @@ async def test_closing_in_the_middle_of_a_tool_leaves_nothing(bench: Bench):
         await session.close()
         took = time.monotonic() - began
         events = await listening
-    assert last(events).interrupted and took < 5
+    assert last(events).interrupted and took < 20
     assert bench.place.strays() == []

@@ -28,8 +28,8 @@ from tenuto.runners.cli import CliSession
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.promise("R1")]
 
-PROMPTLY_S = 0.1
-PATIENCE_S = 2.0  # where other work may be in the way, once is no measure
+PROMPTLY_S = 2.0  # the figure itself is the benchmark's
+PATIENCE_S = 20.0  # where other work may be in the way, once is no measure
 SERVER = Path(__file__).with_name("mcp_server.py")
 
 

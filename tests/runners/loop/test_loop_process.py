@@ -90,13 +90,13 @@ async def test_its_stdout_is_ours_and_the_workspace_shadows_nothing(
         if isinstance(event, Said):
             asked = time.monotonic()
             await session.interrupt()
-    assert time.monotonic() - asked < 2
+    assert time.monotonic() - asked < 20
     assert end_of(await ask(session)).text == "Going on."
     pid = nursery.children[0].process.pid
     begun = time.monotonic()
     await session.close()
     await session.close()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     await gone(pid)
     assert end_of([event async for event in session.prompt("too late")]).kind == "crash"
 
