@@ -71,6 +71,20 @@ def test_the_functions_example_runs() -> None:
     assert (second, third) == ("apple and plum", "ONE AND TWO 2")
 
 
+@pytest.mark.promise("D2", "D4", "P1")
+def test_the_durable_example_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "durable.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second, _, ran = done.stdout.splitlines()
+    assert first == "first: lost (its driver died: SIGKILL)" and second == "then: succeeded"
+    assert ran == "ran: design build build test"  # what was finished was not run again
+
+
 @pytest.mark.promise("C3", "P1")
 def test_the_functions_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     block = python_blocks("docs/functions.md")[0]
