@@ -17,7 +17,6 @@ import msgspec
 
 from tenuto.core.errors import DiskFull, EngineFault, TenutoError
 from tenuto.core.plan import Plan, Step
-from tenuto.core.ports import Nursery
 from tenuto.core.rounds import round_of
 from tenuto.core.runs import McpServer
 from tenuto.core.task_events import Warned
@@ -153,7 +152,7 @@ async def _work(
     )
     nurseries: list[ExecutionNursery] = []
 
-    def nursery(started: Callable[[str], None], metered: bool) -> Nursery:
+    def nursery(started: Callable[[str], None], metered: bool) -> ExecutionNursery:
         made = ExecutionNursery(engine, started, WITHHELD if metered else ())
         nurseries.append(made)
         return made
