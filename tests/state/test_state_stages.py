@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -220,3 +223,13 @@ def test_an_agent_that_is_there_only_after_the_interrupt_is_asked_nothing(
     resume(engine, execution_id)
     assert finished(engine, execution_id).state is State.SUCCEEDED
     assert begun(project, execution_id, "b") == 2
+
+
+@pytest.mark.promise("D3")
+def test_an_interrupt_of_a_driver_that_is_only_loading_leaves_no_traceback(tmp_path: Path):
+    early = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "msgspec.py").write_text(early)
+    driver = [sys.executable, "-m", "tenuto.engine.driving"]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(driver, env=environ, capture_output=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
