@@ -13,6 +13,7 @@ from tenuto.core.ids import short
 from tenuto.core.progress import Progress
 from tenuto.core.state import before_failure, checkpoints
 from tenuto.core.states import State
+from tenuto.core.task_events import StepFinished
 from tenuto.engine.saved import save, task_events
 from tenuto.engine.tasks import progress_of
 
@@ -37,11 +38,14 @@ def told(engine: BlockingEngine, snapshot: Snapshot, now: bool) -> Snapshot:
 
 def again(folder: str, execution_id: str) -> str:
     """Return how what failed in a task is done again; empty if no step of it failed."""
-    found = before_failure(checkpoints(task_events(folder)))
+    events = task_events(folder)
+    found = before_failure(checkpoints(events))
     if found is None:
         return ""
     step, seq = found
-    redo = f"to do {step} again in a new task, with all that was done before it"
+    redo = f"to do {step} again in a new task"
+    if any(number <= seq and isinstance(one, StepFinished) for number, _, one in events):
+        redo += ", with all that was done before it"
     return f"{redo}: tenuto resume {short(execution_id)} --from {seq}"
 
 
