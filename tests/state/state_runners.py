@@ -105,6 +105,37 @@ class ProgramRunner(EchoRunner):
         return _ProgramSession(child)
 
 
+class SlowRunner(EchoRunner):
+    """Its program takes for ever to start, until a file says that it has; it does not go by itself."""
+
+    def __init__(self) -> None:
+        super().__init__("slow", "slow")
+
+    async def open(self, request: RunRequest, nursery: Nursery) -> EchoSession:
+        child = await nursery.spawn(["sleep", "1000"], cwd=request.cwd, title=request.title)
+        try:
+            while not _may_go():
+                await asyncio.sleep(0.01)
+        finally:
+            if _may_go():
+                await child.kill()
+            await child.wait()
+        return await super().open(request, nursery)
+
+
+class LateRunner(SideRunner):
+    """Opens its session though nobody wants it any more."""
+
+    async def open(self, request: RunRequest, nursery: Nursery) -> EchoSession:
+        _note("opening")
+        while not _may_go():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                break
+        return await super().open(request, nursery)
+
+
 class StubbornRunner(ProgramRunner):
     """Makes its driver ignore everything but SIGKILL."""
 

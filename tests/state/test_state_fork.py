@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from state_help import A, B, C, begin, ended, in_step, let_go, ran, side, step_d
 from test_state_resume import git
 
 from tenuto import Engine, FolderGone, UnknownCheckpoint, UnknownExecution
-from tenuto.core.ids import new_id
+from tenuto.core.ids import new_id, short
 from tenuto.core.plan import Step
 from tenuto.core.states import State
 from tenuto.engine import saved
@@ -93,7 +95,36 @@ def test_a_wrong_checkpoint_names_those_that_exist(tasks: BlockingEngine, cli: C
     let_go()
     done = cli("resume", execution_id, "--from", str(places[1].seq), "--wait", "60s")
     assert done.returncode == 0, done.stderr
+    told = done.stderr.splitlines()[0]
+    assert told.startswith("new task ") and told.endswith(
+        f", from checkpoint {places[1].seq} of {short(execution_id)}"
+    )
+    assert cli.json("show", told.split()[2].rstrip(","))["kind"] == "task"
     assert cli("resume", execution_id, "--from", "x").returncode == 2
+
+
+@pytest.mark.promise("D3", "U1")
+def test_a_task_that_failed_says_from_where_its_step_is_done_again(cli: CommandLine):
+    plan = {"steps": [
+        {"id": "a", "task": "[[say:first]]"},
+        {"id": "b", "task": "[[say:second]]", "depends_on": ["a"], "runtime": "flaky",
+         "retry": {"times": 0}},
+        {"id": "c", "task": "[[say:third]]", "depends_on": ["b"]},
+    ]}  # fmt: skip
+    failed = cli("task", "--plan", "-", "--wait", "60s", input=json.dumps(plan))
+    assert failed.returncode == 1, failed.stderr
+    again = "to do b again in a new task, with all that was done before it: tenuto "
+    hint = failed.stderr.splitlines()[-1].strip()
+    assert hint.startswith(again), failed.stderr
+    words = hint.removeprefix(again).split()
+    assert shlex.join(words) in cli("show", words[1], "--checkpoints").stderr
+    assert cli.json("show", words[1])["hint"] == hint
+    let_go()
+    done = cli(*words, "--wait", "60s")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line] == ["[b] second", "[c] third"]
+    shown = cli("show", done.stderr.split()[2].rstrip(","), "--checkpoints")
+    assert "to begin a new task at one of them: tenuto resume" in shown.stderr
 
 
 @pytest.mark.promise("D3")

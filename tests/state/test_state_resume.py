@@ -11,7 +11,21 @@ from pathlib import Path
 import pytest
 from cli_help import CommandLine
 from engine_help import events_of, require_program, tape_events
-from state_help import A, B, C, begin, blocking, ended, in_step, let_go, ran, resume, side, stopped
+from state_help import (
+    A,
+    B,
+    C,
+    begin,
+    blocking,
+    ended,
+    in_step,
+    let_go,
+    ran,
+    resume,
+    side,
+    step_done,
+    stopped,
+)
 
 from tenuto import (
     EnvironmentChanged,
@@ -274,6 +288,23 @@ def test_a_runtime_that_is_gone_or_of_another_version(tasks: BlockingEngine):
     version.write_text("2.0.0")
     resume(tasks, execution_id, force=True)
     tasks.kill(execution_id)
+
+
+@pytest.mark.promise("D4")
+def test_steps_that_name_no_runtime_are_refused_where_none_works(
+    tasks: BlockingEngine, agents: Path
+):
+    execution_id = begin(tasks, A, Step("b", "[[say:x]]", ("a",), runtime="looked_for"), C)
+    step_done(tasks, execution_id, "a")
+    assert tasks.interrupt(execution_id).state is State.INTERRUPTED
+    let_go()
+    tasks.environ["TENUTO_ECHO_MISSING"] = "somebody took it away"
+    hint = refused(tasks, execution_id, RuntimeGone, "has c left to do.* side: somebody took it")
+    assert "unset TENUTO_ECHO_MISSING" in hint and "--force" in hint
+    assert tasks.show(execution_id).state is State.INTERRUPTED
+    del tasks.environ["TENUTO_ECHO_MISSING"]
+    resume(tasks, execution_id)
+    assert ended(tasks, execution_id)
 
 
 @pytest.mark.promise("D4")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,7 +91,10 @@ IN_B = "stopped in b; 1 of 3"
 STAGES = {
     "queued": Stage(b("[[say:second]]"), at_once, "it had no plan yet"),
     "building the prompt": Stage(
-        b("[[say:second]]", runtime="looked_for"), line("looking"), BETWEEN, forced=True
+        b("[[say:second]]", runtime="looked_for"), line("looking"), BETWEEN
+    ),
+    "starting the runtime": Stage(
+        b("[[say:second]]", runtime="slow"), event("step_session", step="b"), IN_B
     ),
     "streaming": Stage(
         b("[[think:hm]] [[use:5,5]] [[hang]] [[say:second]]"), event("step_used", step="b"), IN_B
@@ -203,3 +209,27 @@ def test_an_interrupt_stops_a_task_at_any_stage_and_it_goes_on_from_there(
 
 def begun(project: Project, execution_id: str, step: str) -> int:
     return sum(one["step"] == step for one in events_of(project, execution_id, "step_started"))
+
+
+@pytest.mark.promise("D3")
+def test_an_agent_that_is_there_only_after_the_interrupt_is_asked_nothing(
+    at: Callable[[Stage], tuple[BlockingEngine, str]], project: Project
+):
+    engine, execution_id = at(Stage(b("[[say:second]]", runtime="late"), line("opening"), IN_B))
+    stopped = engine.interrupt(execution_id)
+    assert stopped.state is State.INTERRUPTED and stopped.signal is None
+    assert ran() == ["a", "opening"]
+    let_go()
+    resume(engine, execution_id)
+    assert finished(engine, execution_id).state is State.SUCCEEDED
+    assert begun(project, execution_id, "b") == 2
+
+
+@pytest.mark.promise("D3")
+def test_an_interrupt_of_a_driver_that_is_only_loading_leaves_no_traceback(tmp_path: Path):
+    early = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "msgspec.py").write_text(early)
+    driver = [sys.executable, "-m", "tenuto.engine.driving"]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(driver, env=environ, capture_output=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")

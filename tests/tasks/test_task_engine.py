@@ -411,6 +411,18 @@ async def test_with_a_warning_it_goes_on_and_a_hard_bound_stops_it(
     assert started(project, hard.id) == ["a"], "nothing begins past a hard bound"
 
 
+@pytest.mark.promise("B2")
+async def test_a_soft_bound_that_the_last_step_passed_is_told_once(tasks: Engine) -> None:
+    first = Step("a", "[[use:10,0]]")
+    for bound, told in ((1000, 1), (5000, 0)):
+        work = plan(first, Step("b", "[[use:900,200]]", ("a",)))
+        done = await tasks.task(plan=work, strategy="parallel", max_tokens=bound, wait=60)
+        assert done.state == "succeeded", "nobody is asked when nothing more is to be spent"
+        warnings = value(done)["warnings"]
+        assert [one for one in warnings if "limit of 1000 tokens is reached" in one] == warnings
+        assert len(warnings) == told
+
+
 @pytest.mark.promise("B2", "B3")
 async def test_an_agent_that_is_not_metered_is_stopped_in_the_middle_of_a_step(
     tasks: Engine,

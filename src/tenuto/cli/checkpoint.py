@@ -52,6 +52,7 @@ def checkpoint(args: argparse.Namespace, console: Console) -> int:
 
 def show_checkpoints(engine: BlockingEngine, execution_id: str, console: Console) -> int:
     """List the places from which a task can be forked."""
+    from tenuto.core.state import before_failure
     from tenuto.engine.saved import checkpoints_of
 
     places = checkpoints_of(engine, execution_id)
@@ -62,8 +63,14 @@ def show_checkpoints(engine: BlockingEngine, execution_id: str, console: Console
         return 0
     for one in places:
         console.out(f"{one.seq:>6}  {iso(one.time_ns)}  {one_line(one.what)}")
+    where = short(engine.resolve(execution_id))
     if not places:
         console.note("there are no checkpoints yet: its plan is not made")
+    elif failed := before_failure(places):
+        step, seq = failed
+        console.note(f"to do {step} again in a new task: tenuto resume {where} --from {seq}")
+    else:
+        console.note(f"to begin a new task at one of them: tenuto resume {where} --from NUMBER")
     return 0
 
 

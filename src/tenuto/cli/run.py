@@ -9,6 +9,7 @@ from tenuto.cli import follow
 from tenuto.cli.arguments import add_id, count, whole
 from tenuto.cli.stay import Stay
 from tenuto.core.errors import InvalidInput
+from tenuto.core.ids import short
 from tenuto.core.quantities import parse_duration, parse_size
 from tenuto.engine.blocking import BlockingEngine
 
@@ -118,6 +119,9 @@ def resume(args: argparse.Namespace, console: Console) -> int:
         with follow.uninterrupted() as interruption:
             resumed = engine.resume(args.id, args.force, args.from_seq, cwd=args.cwd)
             stay = _stay_of(engine, resumed[0])(engine, console, *resumed, after)
+        if args.from_seq is not None and not console.json:
+            of = short(engine.resolve(args.id))
+            console.note(f"new task {short(resumed[0])}, from checkpoint {args.from_seq} of {of}")
         args.interactive = args.pty = False
         return stay.until_the_end(args, interruption)
 

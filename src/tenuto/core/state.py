@@ -7,7 +7,9 @@ tape is damaged. Its checksum is over the canonical JSON: keys sorted, no spaces
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -358,6 +360,15 @@ def _named(event: TaskEvent) -> str:
     if isinstance(event, Checkpointed):
         return "on request"
     return f"the task {event.status}" if isinstance(event, TaskFinished) else ""
+
+
+def before_failure(places: Sequence[CheckpointInfo]) -> tuple[str, int] | None:
+    """Return the first step that failed, and the checkpoint from which a fork does it again."""
+    for earlier, one in pairwise(places):
+        step, _, end = one.what.rpartition(" ")
+        if end == "failed" and step != "the task":
+            return step, earlier.seq
+    return None
 
 
 def forked_events(events: list[tuple[int, int, TaskEvent]], seq: int) -> list[TaskEvent]:

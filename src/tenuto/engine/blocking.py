@@ -237,9 +237,15 @@ class BlockingEngine:
     def _snapshot(self, execution: Execution, **extra: object) -> Snapshot:
         if execution.live:
             extra |= self._live_counts(execution)
-        return execution.snapshot(
-            time.time_ns(), hint=hints.suggest(execution, self._last_words(execution)), **extra
-        )
+        return execution.snapshot(time.time_ns(), hint=self._hint(execution), **extra)
+
+    def _hint(self, execution: Execution) -> str:
+        if execution.state is State.FAILED and execution.spec is not None and execution.spec.task:
+            from tenuto.engine.stopped import again
+
+            if hint := again(self.project.folder(execution.id), execution.id):
+                return hint  # what its agents last said is no sign of what to do
+        return hints.suggest(execution, self._last_words(execution))
 
     def _live_counts(self, execution: Execution) -> dict[str, object]:
         try:

@@ -1,4 +1,4 @@
-"""What an interrupt stopped, and what of the task is saved."""
+"""What an interrupt stopped, or a failure, and what of the task is saved."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from tenuto.core.errors import DiskFull, EngineFault
 from tenuto.core.execution import Snapshot
 from tenuto.core.ids import short
 from tenuto.core.progress import Progress
+from tenuto.core.state import before_failure, checkpoints
 from tenuto.core.states import State
-from tenuto.engine.saved import save
+from tenuto.core.task_events import StepFinished
+from tenuto.engine.saved import save, task_events
 from tenuto.engine.tasks import progress_of
 
 if TYPE_CHECKING:
@@ -32,6 +34,19 @@ def told(engine: BlockingEngine, snapshot: Snapshot, now: bool) -> Snapshot:
     if snapshot.state is not State.INTERRUPTED:
         return snapshot
     return msgspec.structs.replace(snapshot, hint=_sentence(progress, snapshot.id, now))
+
+
+def again(folder: str, execution_id: str) -> str:
+    """Return how what failed in a task is done again; empty if no step of it failed."""
+    events = task_events(folder)
+    found = before_failure(checkpoints(events))
+    if found is None:
+        return ""
+    step, seq = found
+    redo = f"to do {step} again in a new task"
+    if any(number <= seq and isinstance(one, StepFinished) for number, _, one in events):
+        redo += ", with all that was done before it"
+    return f"{redo}: tenuto resume {short(execution_id)} --from {seq}"
 
 
 def document(progress: Progress) -> dict[str, Any]:

@@ -153,16 +153,16 @@ def _check_place(check: _Check, progress: Progress, task: TaskSpec) -> None:
 def _check_runtimes(
     engine: BlockingEngine, check: _Check, task: TaskSpec, progress: Progress
 ) -> None:
-    """Look at the runtimes of the steps that are open: those that began, and those that name one."""
+    """Look at the runtimes of the steps that are open: of those that began, of those that name one,
+    and for those that name none, whether there is any: else they would fail, which nothing undoes.
+    """
     name = check.name
     left = [one for one in progress.steps.values() if one.open]
     anew = check.moved and task.worktree is None  # sessions belong to the folder they began in
     begun = {one.runtime for one in left if one.session and not anew}
     named = {one.step.runtime or task.runtime for one in left}
     wanted = {str(one) for one in begun | named if one}
-    if not wanted:
-        return
-    found = asyncio.run(_probed(engine, wanted))
+    found = asyncio.run(_probed(engine, wanted)) if wanted else {}
     for runtime in sorted(wanted):
         info = found.get(runtime)
         if info is None or info.available is not True:
@@ -184,6 +184,35 @@ def _check_runtimes(
                     f"install {before} again, or go on with this one: {check.forced}",
                 )
             )
+    free = [one.step.id for one in left if not (one.step.runtime or task.runtime)]
+    if free:
+        _check_any(engine, check, free, found)
+
+
+def _check_any(
+    engine: BlockingEngine, check: _Check, left: list[str], found: dict[str, RuntimeInfo]
+) -> None:
+    """Look for a runtime that works, in the order in which the driver will."""
+    preferred, order = engine.settings.runtime_preferred, engine.settings.runtime_order
+    names = list(dict.fromkeys([preferred, *order] if preferred else order))
+    if any(name in found and found[name].available for name in names):
+        return
+    for name in names:
+        found |= asyncio.run(_probed(engine, {name})) if name not in found else {}
+        if name in found and found[name].available:
+            return
+    lacking = [found[name] for name in names if name in found]
+    why = "; ".join(f"{one.name}: {one.why}" for one in lacking)
+    hints = "; or ".join(f"{one.name}: {one.hint}" for one in lacking if one.hint)
+    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    check.obstacle(
+        RuntimeGone(
+            f"{check.name} has {', '.join(left[:_NAMED])}{more} left to do, and no runtime works "
+            f"here: {why}",
+            f"{hints or 'make one of them work'}; then resume it. To go on and have what cannot run "
+            f"fail: {check.forced}",
+        )
+    )
 
 
 def _numbers(version: str) -> str:

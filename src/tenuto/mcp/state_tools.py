@@ -9,6 +9,7 @@ import msgspec
 
 from tenuto.core.errors import InvalidInput, UnknownExecution
 from tenuto.core.quantities import brief_duration, iso, money
+from tenuto.core.state import before_failure
 from tenuto.engine.history import record_document, totals_document
 from tenuto.mcp.arguments import Arguments
 from tenuto.mcp.replies import Reply
@@ -89,12 +90,11 @@ def _next_of(snapshot: Snapshot, progress: Progress, places: Sequence[Checkpoint
     """Return the calls that make sense with these checkpoints."""
     where = f'execution_id="{snapshot.id}"'
     calls = [one for one in next_ended(snapshot, progress) if "engine_resume(" in one]
-    failed = next((n for n, one in enumerate(places) if _is_failure(one)), 0)
-    if failed:
-        again = places[failed].what.removesuffix(" failed")
+    if failed := before_failure(places):
+        again, seq = failed
         calls.append(
-            f"engine_resume({where}, from={places[failed - 1].seq}) to do {again} again in a new "
-            "task, with all that was done before it"
+            f"engine_resume({where}, from={seq}) to do {again} again in a new task, with all that "
+            "was done before it"
         )
     elif places:
         calls.append(
@@ -102,10 +102,6 @@ def _next_of(snapshot: Snapshot, progress: Progress, places: Sequence[Checkpoint
             "this one stays as it is"
         )
     return calls
-
-
-def _is_failure(one: CheckpointInfo) -> bool:
-    return one.what.endswith(" failed") and one.what != "the task failed"
 
 
 def _saved(state: ExecutionState) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenuto.engine.ending import interrupt_children
 
@@ -15,7 +15,32 @@ if TYPE_CHECKING:
     from tenuto.engine.driving.drive import Driver
     from tenuto.engine.driving.stepping import Walker
 
+_T = TypeVar("_T")
 _INSIST_S = 1.0
+
+
+async def unless_stopped(
+    stopping: asyncio.Event,
+    work: Coroutine[Any, Any, _T],
+    end: Callable[[], Awaitable[None]] | None = None,
+) -> _T | None:
+    """Return what comes of some work, or none if the task is stopped first: then it is given up.
+
+    It is for what takes long and has nothing to save yet, such as the start of a runtime; `end` ends
+    the processes of it.
+    """
+    doing, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        doing.cancel()  # of what is done nothing is cancelled
+    if doing.done():
+        return doing.result()
+    if end is not None:
+        await end()
+    await asyncio.wait({doing})
+    return None if doing.cancelled() or doing.exception() else doing.result()
 
 
 class Brake:

@@ -182,6 +182,7 @@ class ExecutionNursery:
         self._withheld = withheld
         self._threads: ThreadPoolExecutor | None = None
         self.children: list[ExecutionChild] = []
+        self._starting: set[asyncio.Task[ExecutionChild]] = set()
 
     async def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Run what may block in a thread."""
@@ -199,7 +200,20 @@ class ExecutionNursery:
         unset: Sequence[str] = (),
         title: str = "",
     ) -> ExecutionChild:
-        """Start a runtime's process."""
+        """Start a runtime's process; whoever gives it up meanwhile leaves it to `end`."""
+        starting = asyncio.create_task(self._spawn(argv, cwd, env, unset, title))
+        self._starting.add(starting)
+        starting.add_done_callback(self._starting.discard)
+        return await asyncio.shield(starting)
+
+    async def _spawn(
+        self,
+        argv: Sequence[str],
+        cwd: str,
+        env: Mapping[str, str],
+        unset: Sequence[str],
+        title: str,
+    ) -> ExecutionChild:
         options = Options(cwd=cwd, env=dict(env), title=title, detached=True, sandbox="none")
         work = await self.call(self.engine.command, argv, options)
         left_out = {*unset, *(name for name in self._withheld if name not in env)}
@@ -214,9 +228,14 @@ class ExecutionNursery:
         self.children.append(child)
         return child
 
-    async def close(self) -> None:
-        """End every process that is left, and the threads."""
+    async def end(self) -> None:
+        """End every process that is left, those that are only being started too."""
+        await asyncio.gather(*self._starting, return_exceptions=True)
         for child in self.children:
             await child.kill()
+
+    async def close(self) -> None:
+        """End every process that is left, and the threads."""
+        await self.end()
         if self._threads is not None:
             self._threads.shutdown()

@@ -184,11 +184,17 @@ class Purse:
         return spend.tokens, spend.cost if known else None, step in self._unmetered
 
     def _tell_excess(self, step: str) -> None:
-        """Say by how much a hard cap was passed: what was under way when it was reached counts."""
+        """Say by how much a limit was passed: what was under way when it was reached counts.
+
+        Of one that is not hard somebody is asked before the next request; after the last, nobody is.
+        """
         if not self._bounded and _boundless(self._limits()):
             return
         found = self._ledger.judge(self._execution, step, self._limits())
-        over = [one for one in found.crossings if one.hard and one.spent > one.limit]
+        others = [one for name, one in self._teller.progress.steps.items() if name != step]
+        unasked = found.verdict == "ask" or (found.verdict == "warn" and found.news)
+        last = unasked and not any(one.open for one in others)
+        over = [one for one in found.crossings if (one.hard or last) and one.spent > one.limit]
         news = [one for one in over if (one.scope, one.unit) not in self._excess]
         if news:
             self._excess.update((one.scope, one.unit) for one in news)

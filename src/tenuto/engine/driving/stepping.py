@@ -12,7 +12,7 @@ import msgspec
 from tenuto.core.budget import Tokens
 from tenuto.core.errors import RunnerFailed
 from tenuto.core.plan import Step
-from tenuto.core.ports import AgentSession, Nursery
+from tenuto.core.ports import AgentSession
 from tenuto.core.progress import StepProgress
 from tenuto.core.runs import (
     NO_FALLBACK,
@@ -42,7 +42,9 @@ from tenuto.core.task_events import (
 from tenuto.core.tasks import PermissionPolicy, TaskSpec
 from tenuto.engine.driving.asking import Desk, Withdrawn, by_policy
 from tenuto.engine.driving.attempts import Brief, Tries, handed_on, opening
+from tenuto.engine.driving.brake import unless_stopped
 from tenuto.engine.driving.choosing import Chooser, Chosen
+from tenuto.engine.driving.nursery import ExecutionNursery
 from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.purse import Purse
 from tenuto.engine.driving.teller import Teller
@@ -66,7 +68,7 @@ class Walker:
         printer: Printer,
         chooser: Chooser,
         purse: Purse,
-        nursery: Callable[[Callable[[str], None], bool], Nursery],
+        nursery: Callable[[Callable[[str], None], bool], ExecutionNursery],
         brief: Callable[[Step, str], Brief],
         places: Workplaces,
         policy: PermissionPolicy,
@@ -102,7 +104,11 @@ class Walker:
         if one.cwd not in ("", cwd):
             one.session = ""  # sessions of runtimes belong to the folder that they began in
         brief = self._brief(step, cwd)
-        chosen = await self._chooser.choose(step.runtime or self._task.runtime)
+        choosing = self._chooser.choose(step.runtime or self._task.runtime)
+        chosen = await unless_stopped(self._stopping, choosing)
+        if chosen is None:
+            await gate()
+            raise Withdrawn
         if step.runtime not in (None, chosen.name):
             self._announce(step, str(step.runtime), chosen, chosen.reason)
         await gate()
@@ -222,13 +228,15 @@ class Walker:
         except RunnerFailed as error:
             kind: Any = error.kind
             return Tries(Finished(ok=False, kind=kind, message=str(error)))
+        if session is None or self._stopping.is_set():  # nothing was asked of it, nothing is to be
+            if session is not None:
+                await session.close()
+            return Tries(Finished(ok=False, interrupted=True))
         self._active[step.id] = session
         if not goes_on and brief.alone:
             text = text.replace(brief.text, brief.alone)
         tries = Tries(Finished(ok=False, kind="crash", message="it ended without a last word"))
         try:
-            if self._stopping.is_set():
-                await session.interrupt()
             words = opening(chosen.runner.capabilities, brief, text, cut_short, anew)
             await self._listen(step, one, session, words, tries)
         finally:
@@ -268,8 +276,8 @@ class Walker:
 
     async def _open(
         self, step: Step, one: StepProgress, chosen: Chosen, brief: Brief, model: str, anew: bool
-    ) -> tuple[AgentSession, bool]:
-        """Return the session to speak in, and whether it is one that goes on."""
+    ) -> tuple[AgentSession | None, bool]:
+        """Return the session to speak in, and whether it is one that goes on; none if it is stopped."""
         before = self._kept.pop(step.continues, None) if step.continues else None
         if before is not None and before[0] == chosen.name:
             self._purse.goes_on(step)
@@ -306,7 +314,7 @@ class Walker:
         if request.max_turns is not None and not runner.capabilities.turns:
             self._warn(step, f"{chosen.name} takes no bound on its turns, only a budget holds it")
         nursery = self._nursery(started, request.endpoint is not None)
-        session = await runner.open(request, nursery)
+        session = await unless_stopped(self._stopping, runner.open(request, nursery), nursery.end)
         return session, request.session is not None
 
     def _earlier(self, step: Step, runtime: str, cwd: str) -> str:
