@@ -100,7 +100,10 @@ class Progress:
                 self.plan, self.strategy, self.reason = plan, event.strategy, event.reason
                 self._add(plan.steps)
             case ev.PlanExtended(steps=steps):
-                self._extend(steps)
+                if self._fits(steps):
+                    self._extend(steps)
+                else:
+                    self._early.append((event, 0))
             case ev.FellBack():
                 self.fallbacks.append(event)
             case ev.Asked(n=n):
@@ -136,8 +139,13 @@ class Progress:
         }
         for other in one.step.depends_on:
             self._dependents.setdefault(other, {})[name] = None
-        if not one.missing:
+        if not one.missing and one.status in ("pending", "interrupted"):
             self._ready[name] = None
+
+    def _fits(self, steps: tuple[Step, ...]) -> bool:
+        """Tell whether all is known that these build on; a damaged tape may have lost a round."""
+        known = {*self.steps, *(step.id for step in steps)} if self.plan is not None else set()
+        return self.plan is None or all(known.issuperset(step.depends_on) for step in steps)
 
     def _extend(self, steps: tuple[Step, ...]) -> None:
         """Add the steps of a further round; whoever waited for the reviewer waits for the new one."""
