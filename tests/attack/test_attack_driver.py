@@ -56,10 +56,31 @@ async def test_words_that_steer_a_terminal_are_on_no_line_of_ours(
 ) -> None:
     snapshot = await rogues.task("STEERS", runtime="rogue", wait=60)
     assert snapshot.state == "failed" and snapshot.reason == "failed", snapshot
-    assert "half a character: ?" in snapshot.output, "it is said all the same"
+    assert "half a character: \ufffd" in snapshot.output, "it is said all the same"
     assert "\x1b" not in snapshot.detail and len(snapshot.detail) <= 4096
     (ended,) = events_of(project, snapshot.id, "step_finished")
     assert len(ended["error"]) <= 16 * 1024
+
+
+@pytest.mark.asyncio
+@pytest.mark.promise("G2", "R2")
+async def test_half_characters_are_kept_as_what_they_are_not_and_end_no_task(
+    rogues: Engine, project: Project
+) -> None:
+    """No tape can hold them: they are replaced, in tools, questions and what the next step is told."""
+    steps = [
+        {"id": "a", "task": "HALVES"},
+        {"id": "b", "task": "what was BEFORE", "depends_on": ["a"]},
+    ]
+    snapshot = await rogues.task(plan={"steps": steps}, runtime="rogue", wait=60)
+    assert snapshot.waiting_for == "approval", snapshot
+    await rogues.approve(snapshot.id)
+    snapshot = await rogues.wait(snapshot.id, 60)
+    assert snapshot.state == "succeeded", snapshot
+    first, second = events_of(project, snapshot.id, "step_finished")
+    assert first["output"] == "half of \ufffd" and "half of \ufffd" in second["output"]
+    (asked,) = events_of(project, snapshot.id, "asked")
+    assert asked["detail"] == {"tool": "Bash\ufffd", "input": {"command": "\ufffd"}}
 
 
 @pytest.mark.asyncio

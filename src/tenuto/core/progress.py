@@ -144,7 +144,7 @@ class Progress:
 
     def _fits(self, steps: tuple[Step, ...]) -> bool:
         """Tell whether all is known that these build on; a damaged tape may have lost a round."""
-        known = {*self.steps, *(step.id for step in steps)} if self.plan is not None else set()
+        known = {*self.steps, *(step.id for step in steps)}
         return self.plan is None or all(known.issuperset(step.depends_on) for step in steps)
 
     def _extend(self, steps: tuple[Step, ...]) -> None:
