@@ -59,6 +59,11 @@ class RogueSession:
             )
             _, allow, why = await self.answers.get()
             yield Finished(ok=allow, text="allowed", message=why, kind=None if allow else "failed")
+        elif "HALVES" in text:
+            yield ToolBegan("1", "Bash", {"command": ["\ud83d"]})
+            yield PermissionAsked("1", "Bash\ud83d", {"command": "\ud83d"})
+            _, allow, why = await self.answers.get()
+            yield Finished(ok=allow, text="half of \ud83d", message=why)
         elif "FLOODS" in text:
             for number in range(300):
                 yield PermissionAsked(str(number), "Bash", {"command": str(number)})
@@ -66,7 +71,7 @@ class RogueSession:
             assert all("questions are open" in why for _, allow, why in refused if not allow)
             yield Finished(ok=True, text=f"refused {sum(not one[1] for one in refused)}")
         else:
-            yield Finished(ok=True, text="done")
+            yield Finished(ok=True, text=text if "BEFORE" in text else "done")
 
     async def answer(self, request_id: str, allow: bool, why: str = "") -> None:
         self.answers.put_nowait((request_id, allow, why))

@@ -15,7 +15,7 @@ from rogue import ESCAPE
 
 from tenuto import Engine
 from tenuto.core.errors import EngineFault, InvalidInput, InvalidPlan
-from tenuto.core.plan import read_plan
+from tenuto.core.plan import Plan, Step, read_plan
 from tenuto.dispatch.fresh import FreshLauncher
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.driving.nursery import ExecutionNursery
@@ -56,10 +56,31 @@ async def test_words_that_steer_a_terminal_are_on_no_line_of_ours(
 ) -> None:
     snapshot = await rogues.task("STEERS", runtime="rogue", wait=60)
     assert snapshot.state == "failed" and snapshot.reason == "failed", snapshot
-    assert "half a character: ?" in snapshot.output, "it is said all the same"
+    assert "half a character: \ufffd" in snapshot.output, "it is said all the same"
     assert "\x1b" not in snapshot.detail and len(snapshot.detail) <= 4096
     (ended,) = events_of(project, snapshot.id, "step_finished")
     assert len(ended["error"]) <= 16 * 1024
+
+
+@pytest.mark.asyncio
+@pytest.mark.promise("G2", "R2")
+async def test_half_characters_are_kept_as_what_they_are_not_and_end_no_task(
+    rogues: Engine, project: Project
+) -> None:
+    """No tape can hold them: they are replaced, in tools, questions and what the next step is told."""
+    steps = [
+        {"id": "a", "task": "HALVES"},
+        {"id": "b", "task": "what was BEFORE", "depends_on": ["a"]},
+    ]
+    snapshot = await rogues.task(plan={"steps": steps}, runtime="rogue", wait=60)
+    assert snapshot.waiting_for == "approval", snapshot
+    await rogues.approve(snapshot.id)
+    snapshot = await rogues.wait(snapshot.id, 60)
+    assert snapshot.state == "succeeded", snapshot
+    first, second = events_of(project, snapshot.id, "step_finished")
+    assert first["output"] == "half of \ufffd" and "half of \ufffd" in second["output"]
+    (asked,) = events_of(project, snapshot.id, "asked")
+    assert asked["detail"] == {"tool": "Bash\ufffd", "input": {"command": "\ufffd"}}
 
 
 @pytest.mark.asyncio
@@ -157,9 +178,34 @@ def test_a_plan_with_absurd_amounts_is_refused_in_words(amount: str) -> None:
     [
         {"max_tokens": -5}, {"max_tokens": 10**30}, {"concurrency": 0}, {"concurrency": -1},
         {"max_cost": "1e999999"}, {"max_cost": "NaN"}, {"max_cost": -1}, {"context": "\udc80"},
-        {"change": "\ud800"},
+        {"change": "\ud800"}, {"model": "\ud800"}, {"model": "a\0b"}, {"strategy": 5},
     ],
 )  # fmt: skip
 def test_a_task_with_absurd_options_is_refused_in_words(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         task_spec("do it", **options)
+
+
+@pytest.mark.promise("G2")
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"task": "\ud800"}, {"task": "a\0b"}, {"task": None}, {"id": None}, {"id": "a\n"},
+        {"model": "\ud800"}, {"files": ("a\0b",)}, {"files": ("\ud800",)}, {"retry": None},
+        {"depends_on": "a"}, {"depends_on": 5}, {"max_tokens": "many"}, {"in_flight": "perhaps"},
+    ],
+)  # fmt: skip
+def test_a_step_made_of_anything_is_refused_in_words(step: dict[str, Any]) -> None:
+    """As it would be as JSON: in Python nothing but ourselves looks at what is put into one."""
+    made: Any = {"id": "a", "task": "x", **step}
+    for plan in (Plan((Step(**made),)), {"steps": [made]}):
+        with pytest.raises(InvalidPlan):
+            task_spec(plan=plan)
+
+
+@pytest.mark.promise("G2")
+def test_a_plan_with_steps_under_two_names_loses_none_of_them() -> None:
+    one, two = {"id": "a", "task": "x"}, {"id": "b", "task": "y"}
+    with pytest.raises(InvalidPlan, match="both"):
+        read_plan({"steps": [one], "tasks": [two]})
+    assert read_plan({"tasks": [two]}).steps[0].id == "b"

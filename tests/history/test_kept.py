@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from history_help import NOON, at_random, filled, row, tape
 
 from tenuto.core import events as ev
 from tenuto.core import task_events as te
-from tenuto.core.errors import DiskFull
+from tenuto.core.errors import DiskFull, InvalidInput
 from tenuto.core.history import DAY_NS, HistoryQuery
 from tenuto.core.ids import new_id
 from tenuto.core.listing import Row
@@ -22,7 +23,7 @@ from tenuto.core.states import State
 from tenuto.dispatch.launch import FreshLauncher
 from tenuto.engine import retention
 from tenuto.engine.blocking import BlockingEngine
-from tenuto.engine.history import history, of_one, pages, rebuild
+from tenuto.engine.history import csv_rows, history, of_one, pages, rebuild
 from tenuto.engine.settings import Settings
 from tenuto.stores import archive as archive_module
 from tenuto.stores.archive import Archive
@@ -264,3 +265,33 @@ def test_two_processes_add_at_once(home: Project) -> None:
     assert len(list(Archive(home).records())) == 120
     assert Archive(home).health().damaged == 0
     index.close()
+
+
+@pytest.mark.promise("D6")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"change": "\ud800"}, {"task_id": 5}, {"before": (1 << 80, "x", 1)}, {"before": "x"},
+        {"execution_id": "\ud800"}, {"execution_id": None, "since": "1e999d"},
+    ],
+)  # fmt: skip
+def test_absurd_questions_are_refused_in_words(home: Project, asked: dict[str, Any]) -> None:
+    engine = BlockingEngine(home, Settings(), FreshLauncher())
+    try:
+        with pytest.raises(InvalidInput):
+            history(engine, **asked)
+        assert history(engine, most=1 << 80).records == ()
+    finally:
+        engine.close()
+
+
+@pytest.mark.promise("D6")
+def test_no_name_in_a_csv_file_is_a_formula_or_breaks_its_line() -> None:
+    """Spreadsheets run what begins with one of these; numbers of our own stay numbers."""
+    names = ["=1+1", "+1", "-1", "@SUM(1)", "a\r\n=b", "\t=c", "plain", 'a "b", c']
+    rows = csv_rows(({"name": one, "cost": -1.5} for one in names), ("name", "cost"))
+    header, *cells = rows
+    assert header == ["name", "cost"] and {cost for _, cost in cells} == {"-1.5"}
+    assert [name for name, _ in cells] == [
+        "'=1+1", "'+1", "'-1", "'@SUM(1)", "a  =b", " =c", "plain", 'a "b", c',
+    ]  # fmt: skip

@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tapes import CREATED, Running, Written, as_written
@@ -13,6 +15,7 @@ from tenuto.core.events import Cleared, Continued, Raised, ValueReturned, Waited
 from tenuto.core.states import WaitingFor
 from tenuto.keeper import frames, linux
 from tenuto.keeper.frames import ERR, EVENT, OUT
+from tenuto.keeper.keeper import Keeper
 from tenuto.stores.tape import TapeReader
 
 
@@ -309,6 +312,47 @@ def test_on_a_full_disk_output_is_held_events_pass_and_nothing_is_lost(small_dis
     assert bodies(found) == first + b"".join(second)
     assert Continued() in events(found)
     assert [one.seq for one in found] == list(range(len(found)))
+
+
+@pytest.mark.promise("X6")
+def test_what_fits_on_a_nearly_full_disk_is_not_held_for_the_sake_of_more_room(tmp_path):
+    """Room is set aside by the megabyte where there is plenty; a little is enough to go on."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    need_mount(disk, "16M")
+    try:
+        running = Running(disk / "e")
+        running.writer.output(OUT, b"x" * (5 << 20))
+        running.settle()
+        fill(disk)
+        os.truncate(disk / "ballast", (disk / "ballast").stat().st_size - (512 << 10))
+        for _ in range(68):  # all that is set aside by now, and half of what is left
+            running.writer.output(OUT, b"y" * (64 << 10))
+        running.settle()
+        assert running.writer.disk_full == "" and running.writer.backlog == 0
+        found = running.finish()
+        assert len(bodies(found)) == (5 << 20) + 68 * (64 << 10)
+        assert not any(isinstance(one, Waited) for one in events(found))
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.promise("X2")
+@pytest.mark.parametrize("full", ["No space left on device", ""])
+def test_a_keeper_that_reads_on_says_so_only_if_nothing_waits_for_room_any_more(full):
+    """Most of what was held may be written, and the rest, the end itself even, still find no room."""
+    told: list[str] = []
+    keeper: Any = SimpleNamespace(
+        writer=SimpleNamespace(backlog=0, disk_full=full),
+        host=SimpleNamespace(review=lambda: None),
+        paused=True, waiting="disk", ended=False, _status=None, _quiet_since=0.0,
+        _answer=lambda: None, _over_quota=lambda: False, _watch_outputs=lambda: None,
+        continued=lambda: told.append("continued"),
+    )  # fmt: skip
+    Keeper._woken(keeper)  # pyright: ignore[reportPrivateUsage]
+    assert not keeper.paused, "it does read on"
+    assert told == ([] if full else ["continued"])
+    assert keeper.waiting == ("disk" if full else "")
 
 
 @pytest.mark.promise("X6")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tenuto.core.budget import Tokens
 from tenuto.core.plan import Plan, Step, check_plan
 from tenuto.core.progress import Progress
-from tenuto.core.rounds import round_of
+from tenuto.core.rounds import extended, round_of
 from tenuto.core.task_events import PlanExtended, Planned, StepFinished, StepStarted, TaskEvent
 from tenuto.engine.driving.asking import Desk
 from tenuto.engine.driving.drive import Driver, Walk, aggregated
@@ -267,6 +267,54 @@ def test_what_follows_from_a_review_is_made_up_for_once() -> None:
     for _ in range(2):
         assert asyncio.run(driver(memory, plan, further).run(behind(walk), 4)) == "completed"
         assert seen == ["dev.2", "rev.2", "ship"]
+
+
+@pytest.mark.promise("D3", "D5")
+@pytest.mark.parametrize("lost", [(0,), (1,), (0, 1)])
+def test_a_damaged_tape_without_some_rounds_has_them_again_and_runs_nothing_twice(
+    lost: tuple[int, ...],
+) -> None:
+    """What ended in a round that is not known, or behind it, is done all the same."""
+    first = Plan(
+        steps=(
+            Step("dev", "x"),
+            Step("rev", "x", depends_on=("dev",), reviews="dev", rounds=2),
+            Step("ship", "x", depends_on=("rev",)),
+            Step("last", "x", depends_on=("ship",)),
+        )
+    )
+    back = "Verdict: send back"
+    plan = first
+    events: list[TaskEvent] = [Planned(strategy="parallel", plan=first)]
+    for number, name in enumerate(("rev", "rev.2")):
+        step = next(one for one in plan.steps if one.id == name)
+        events.append(StepFinished(step=str(step.reviews), status="completed"))
+        events.append(StepFinished(step=name, status="completed", output=back))
+        more = extend(plan, step, back, round_of(plan, step))
+        plan = extended(plan, more)
+        if number not in lost:
+            events.append(PlanExtended(steps=more))
+    events.append(StepFinished(step="dev.3", status="completed"))
+    events.append(StepFinished(step="rev.3", status="completed", output="Verdict: approve"))
+    events.append(StepFinished(step="ship", status="completed"))
+    memory = Memory()
+    memory.tell(*events)
+    seen: list[str] = []
+
+    async def walk(step: Step) -> StepFinished:
+        seen.append(step.id)
+        return StepFinished(step=step.id, status="completed")
+
+    def further(plan: Plan, step: Step, output: str) -> tuple[tuple[Step, ...], None]:
+        return extend(plan, step, output, round_of(plan, step)), None
+
+    assert asyncio.run(driver(memory, first, further).run(behind(walk), 4)) == "completed"
+    assert seen == ["last"]
+    again = Progress()  # and whoever reads the tape after that sees the same
+    planned = [one for one in memory.events if isinstance(one, (Planned, PlanExtended))]
+    for event in (*memory.events, *planned):  # though two put back what was lost
+        again.apply(event)
+    assert again.done and set(again.steps) == {one.id for one in plan.steps}
 
 
 @pytest.mark.promise("D5")

@@ -30,6 +30,8 @@ def checkpoint(args: argparse.Namespace, console: Console) -> int:
 
     with closing(opened()) as engine:
         found = saved.checkpoint(engine, only_running(engine, args.id))
+    for problem in found.problems:
+        console.message(f"tenuto: {problem}")
     if console.json:
         console.document(
             {

@@ -49,10 +49,10 @@ def is_id(text: str) -> bool:
 
 def check_prefix(text: str) -> str:
     """Return the text as an id prefix in canonical form, or raise InvalidInput."""
-    prefix = _canonical(text.strip().lower())
+    prefix = _canonical(str(text).strip().lower())
     if prefix is None:
         raise InvalidInput(
-            f"{text!r} is not an execution id: ids are hexadecimal, such as 0193a5f2",
+            f"{text!r:.80} is not an execution id: ids are hexadecimal, such as 0193a5f2",
             "list them with: tenuto ps -a",
         )
     return prefix

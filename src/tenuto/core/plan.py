@@ -64,15 +64,21 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     concurrency: int | None = None
 
 
-def read_plan(data: bytes | str | Mapping[str, Any]) -> Plan:
-    """Return a plan from JSON: an object with `steps` (or `tasks`), or a bare list of steps."""
+def read_plan(data: bytes | str | Mapping[str, Any] | Plan) -> Plan:
+    """Return a plan from JSON: an object with `steps` (or `tasks`), or a bare list of steps.
+
+    One that is a Plan already is read again: what was put into it may be of any type.
+    """
     try:
         raw: Any = msgspec.json.decode(data) if isinstance(data, (bytes, str)) else data
-    except (msgspec.DecodeError, RecursionError) as error:
+        raw = msgspec.to_builtins(raw) if isinstance(raw, Plan) else raw
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise InvalidPlan(f"the plan is no JSON: {error}", "correct the place it names") from None
     if not isinstance(raw, (Mapping, list)):
         raise InvalidPlan("a plan is an object with steps", 'such as {"steps": [{"id": …}]}')
     whole = cast("Mapping[str, Any]", {"steps": raw} if isinstance(raw, list) else raw)
+    if "steps" in whole and "tasks" in whole:
+        raise InvalidPlan("the plan has both steps and tasks", "put all of them under steps")
     fields = {("steps" if key == "tasks" else key): value for key, value in whole.items()}
     try:
         plan = msgspec.convert(fields, Plan, strict=False)
@@ -140,6 +146,13 @@ def check_plan(plan: Plan) -> Plan:
 def _check_step(step: Step) -> None:
     if not step.task.strip():
         raise InvalidPlan(f"step {step.id!r} has no task", "say what is to be done")
+    named = (step.role, step.model, step.runtime, step.type)
+    for text in (step.task, *named, *step.skills, *step.files):
+        if text is not None and ("\0" in text or not _is_text(text)):
+            raise InvalidPlan(
+                f"step {step.id!r} has a text that no program can be given: {text!r:.60}",
+                "remove NUL characters and what is no valid UTF-8",
+            )
     bounds = {
         "max_cost": step.max_cost, "max_tokens": step.max_tokens, "rounds": step.rounds,
         "retry.times": step.retry.times, "retry.pause": step.retry.pause,
@@ -148,6 +161,13 @@ def _check_step(step: Step) -> None:
         nothing = isinstance(value, Decimal) and value.is_nan()  # which cannot even be compared
         if value is not None and (nothing or not 0 <= value < 1e15):
             raise InvalidPlan(f"{name} of step {step.id!r} is {value}", "0 or more")
+
+
+def _is_text(text: str) -> bool:
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _check_names(step: Step, steps: Mapping[str, Step]) -> None:

@@ -97,10 +97,11 @@ class Progress:
     def _of_task(self, event: ev.TaskEvent) -> None:
         match event:
             case ev.Planned(plan=plan):
-                self.plan, self.strategy, self.reason = plan, event.strategy, event.reason
-                self._add(plan.steps)
+                if self.plan is None:  # else somebody put it back at the same time as another
+                    self.plan, self.strategy, self.reason = plan, event.strategy, event.reason
+                    self._add(plan.steps)
             case ev.PlanExtended(steps=steps):
-                self._extend(steps)
+                self._further(event, steps)
             case ev.FellBack():
                 self.fallbacks.append(event)
             case ev.Asked(n=n):
@@ -136,14 +137,25 @@ class Progress:
         }
         for other in one.step.depends_on:
             self._dependents.setdefault(other, {})[name] = None
-        if not one.missing:
+        if not one.missing and one.status in ("pending", "interrupted"):
             self._ready[name] = None
 
-    def _extend(self, steps: tuple[Step, ...]) -> None:
-        """Add the steps of a further round; whoever waited for the reviewer waits for the new one."""
-        if self.plan is None:
+    def _further(self, event: ev.TaskEvent, steps: tuple[Step, ...]) -> None:
+        """Take a further round, once; before what it builds on is known, it waits for that.
+
+        A damaged tape may have lost the round before it, which the next driver makes anew.
+        """
+        if self.plan is None or all(step.id in self.steps for step in steps):
             return
-        self.plan = extended(self.plan, steps)
+        known = {*self.steps, *(step.id for step in steps)}
+        if all(known.issuperset(step.depends_on) for step in steps):
+            self._extend(self.plan, steps)
+        else:
+            self._early.append((event, 0))
+
+    def _extend(self, plan: Plan, steps: tuple[Step, ...]) -> None:
+        """Add the steps of a further round; whoever waited for the reviewer waits for the new one."""
+        self.plan = extended(plan, steps)
         self._superseded.update(step.continues for step in steps)
         self._add(steps)
         for step in self.plan.steps:

@@ -22,6 +22,7 @@ from tenuto.core.history import (
 from tenuto.core.ids import check_prefix, short
 from tenuto.core.quantities import parse_moment
 from tenuto.core.recording import Recorder
+from tenuto.core.specs import check_text
 from tenuto.keeper.frames import Frame
 from tenuto.stores.archive import Archive
 from tenuto.stores.layout import Project
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
 _PAGE = 5000
+_LONG = (1 << 63) - 1
+_FORMULA = ("=", "+", "-", "@")
 Moment = str | datetime.datetime | None
 """ISO 8601, an age such as `7d`, or a datetime."""
 Place = tuple[int, str, int]
@@ -93,6 +96,11 @@ def history(
 ) -> History:
     """Return records of steps, or the totals of groups of them, and the totals of all that fit."""
     query = _query(since, until, change, task_id, failed)
+    if before is not None and not _is_place(before):
+        raise InvalidInput(
+            f"{before!r:.60} is no place in the history", "see ExecutionRecord.place"
+        )
+    most = None if most is None else min(most, _LONG)
     page = msgspec.structs.replace(query, most=most, before=before)
     grouping = check_by(by)
     if execution_id is not None:
@@ -159,6 +167,8 @@ def _query(since: Moment, until: Moment, change: str, task_id: str, failed: bool
     until_ns = _moment(until, now)
     if until_ns is not None and until_ns <= since_ns:
         raise InvalidInput("the time asked for ends before it begins", "see --since and --until")
+    check_text("change", change)
+    check_text("task_id", task_id)
     return HistoryQuery(
         since_ns=since_ns, until_ns=until_ns, change=change, task_id=task_id, failed=failed
     )
@@ -168,7 +178,15 @@ def _moment(given: Moment, now_ns: int) -> int | None:
     if given is None or given == "":
         return None
     text = given.isoformat() if isinstance(given, datetime.datetime) else given
-    return min(parse_moment(text, now_ns), (1 << 63) - 1)
+    return min(parse_moment(text, now_ns), _LONG)
+
+
+def _is_place(given: object) -> bool:
+    try:
+        found = msgspec.convert(given, Place)
+    except msgspec.ValidationError:
+        return False
+    return all(abs(number) <= _LONG for number in (found[0], found[2]))
 
 
 # Documents
@@ -214,7 +232,10 @@ def history_document(found: History) -> dict[str, Any]:
 
 
 def csv_rows(documents: Iterable[dict[str, Any]], fields: Sequence[str]) -> Iterator[list[str]]:
-    """Yield a header and a line for each document; no value can break a line or steer a terminal."""
+    """Yield a header and a line for each document.
+
+    No value can break a line, steer a terminal, or be a formula for a spreadsheet.
+    """
     yield list(fields)
     for one in documents:
         yield [_cell(one[name]) for name in fields]
@@ -226,7 +247,10 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else " " for c in text)
+    # spreadsheets run what begins so, and show what follows an apostrophe as it is
+    return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text
 
 
 RECORD_FIELDS = tuple(

@@ -66,11 +66,16 @@ def _checked(engine: BlockingEngine, execution: Execution) -> Spec:
     """Return the spec of an execution that can run again at all."""
     spec = execution.spec
     if spec is None:
-        with TapeReader(engine.project.folder(execution.id)):
-            pass  # NewerTape says better why
+        lost = "spec"
+        try:
+            with TapeReader(engine.project.folder(execution.id)):
+                pass  # NewerTape says better why
+        except FileNotFoundError:
+            lost = "tape"
+        name = short(execution.id)
         raise StateDamaged(
-            f"the spec of {short(execution.id)} cannot be read, so it cannot run again",
-            "run the work anew",
+            f"the {lost} of {name} cannot be read, so it cannot run again",
+            f"run the work anew; of a task, what is saved: tenuto show {name} --state",
         )
     if spec.session_host:
         raise InvalidInput(

@@ -48,6 +48,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     path: str
     """The state as a file."""
     state: ExecutionState
+    problems: tuple[str, ...] = ()
+    """What was wrong with the state files that were there before."""
 
 
 class SavedState(msgspec.Struct, frozen=True):
@@ -79,8 +81,13 @@ def task_events(folder: str) -> list[tuple[int, int, TaskEvent]]:
 
 
 def _task(engine: BlockingEngine, execution_id: str) -> Execution:
-    """Return an execution that is a task, or raise InvalidInput."""
+    """Return an execution that is a task, or raise InvalidInput; StateDamaged if nobody can tell."""
     execution = engine.execution(execution_id)
+    if execution.spec is None:
+        name = short(execution.id)
+        raise StateDamaged(
+            f"the spec of {name} cannot be read", f"what is saved of it: tenuto show {name} --state"
+        )
     task_of(execution.spec)
     return execution
 
@@ -96,9 +103,13 @@ def state_of(engine: BlockingEngine, execution_id: str) -> SavedState:
     whole = engine.resolve(execution_id)
     folder = engine.project.folder(whole)
     engine.execution(whole)  # one whose keeper died is settled first
-    fold, damaged = folded(folder, whole)
     read = read_state(folder, whole, engine.project.quarantine)
     problems = list(read.problems)
+    try:
+        fold, damaged = folded(folder, whole)
+    except FileNotFoundError:
+        fold, damaged = StateFold(whole), 0
+        problems.append("its tape is gone")
     if damaged:
         problems.append(f"{damaged} bytes of its tape cannot be read")
     if fold.execution.spec is None:
@@ -155,14 +166,16 @@ def checkpoint(engine: BlockingEngine, execution_id: str) -> Checkpoint:
         found = _ask(engine, execution.id)
         if found is not None:
             return found
+    folder = engine.project.folder(execution.id)
+    problems = read_state(folder, execution.id, engine.project.quarantine).problems
     state = save(engine.project, execution.id)
     if state is None:
         raise NotFinished(
             f"{short(execution.id)} was resumed just now", "ask for the checkpoint again"
         )
     places = checkpoints_of(engine, execution.id)
-    path = f"{engine.project.folder(execution.id)}/state.json"
-    return Checkpoint(execution.id, places[-1].seq if places else -1, path, state)
+    seq = places[-1].seq if places else -1
+    return Checkpoint(execution.id, seq, f"{folder}/state.json", state, problems)
 
 
 def _ask(engine: BlockingEngine, execution_id: str) -> Checkpoint | None:

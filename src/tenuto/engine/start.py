@@ -134,7 +134,12 @@ class Starter:
                         f"follow it: tenuto logs -f {short(execution_id)}",
                     ) from None
                 if time.monotonic() > limit:
-                    raise
+                    name = short(execution_id)
+                    raise NotFinished(
+                        f"{name} has ended, but its keeper is still there: its disk is full, or "
+                        "processes that it left behind run on",
+                        f"make room (tenuto doctor), or end them: tenuto kill {name}",
+                    ) from None
             time.sleep(_PAUSE_S)
 
     def _hand_over(

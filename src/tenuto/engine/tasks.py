@@ -14,7 +14,7 @@ import msgspec
 from tenuto.core.errors import InvalidInput, InvalidPlan, NotRunning
 from tenuto.core.execution import Execution
 from tenuto.core.ids import short
-from tenuto.core.plan import MergeMode, Plan, check_plan, read_plan
+from tenuto.core.plan import MergeMode, read_plan
 from tenuto.core.progress import Progress
 from tenuto.core.specs import Spec, check_text
 from tenuto.core.state import StateFold
@@ -38,6 +38,7 @@ _DEPTH_MOST = 4
 _PARENTS_MOST = 64
 _MOST = 10**15
 _PLAN_MOST = 8 * 1024 * 1024  # as JSON: it must fit into one record
+_NAMES = ("runtime", "role", "model", "type")
 _CHOICES = {"worktree": get_args(MergeMode), "permissions": get_args(PermissionPolicy)}
 
 
@@ -61,7 +62,7 @@ def task_spec(text: str = "", *, plan: Any = None, **options: Any) -> TaskSpec:
         given["max_cost"] = _dollars("max_cost", given["max_cost"])
     _check_bounds(given)
     if plan is not None:
-        given["plan"] = check_plan(plan) if isinstance(plan, Plan) else read_plan(plan)
+        given["plan"] = read_plan(plan)
     elif not text.strip():
         raise InvalidInput("there is no task", "say what is to be done, or give a plan")
     try:
@@ -81,7 +82,7 @@ def _check_bounds(given: Mapping[str, Any]) -> None:
         value = given.get(name, least)
         if isinstance(value, int) and not least <= value < _MOST:
             raise InvalidInput(f"{name} is {value}", f"{least} or more, or leave it out")
-    for name in ("context", "change", "task_id", "workflow"):
+    for name in ("context", "change", "task_id", "workflow", "strategy", *_NAMES):
         if name in given:
             check_text(name, given[name])
 

@@ -154,7 +154,7 @@ class Keeper:
         if self.paused and self.writer.backlog < LOW_WATER and not self._over_quota():
             self.paused = False
             self._quiet_since = time.monotonic()
-            if self.waiting == "disk":
+            if self.waiting == "disk" and not self.writer.disk_full:  # of that the writer tells
                 self.continued()
             self._watch_outputs()
             if self._status is not None and not self.ended:

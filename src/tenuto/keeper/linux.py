@@ -59,11 +59,16 @@ def fork(group_fd: int) -> tuple[int, bool]:
     return (pid, True) if pid >= 0 else (os.fork(), False)
 
 
-def reserve(fd: int, offset: int, length: int) -> bool:
-    """Set room aside on disk beyond the end of a file; False where the file system cannot."""
-    if _libc.fallocate(fd, _FALLOC_FL_KEEP_SIZE, offset, length) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR, errno.EINVAL):
-        return False
+def reserve(fd: int, offset: int, length: int, more: int = 0) -> int:
+    """Set room aside on disk beyond the end of a file, and `more` where there is so much.
+
+    Returns how much; 0 where the file system cannot. Raises OSError where there is no room.
+    """
+    code = 0
+    for size in (length + more, length):
+        if _libc.fallocate(fd, _FALLOC_FL_KEEP_SIZE, offset, size) == 0:
+            return size
+        code = ctypes.get_errno()
+        if code in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR, errno.EINVAL):
+            return 0
     raise OSError(code, os.strerror(code))

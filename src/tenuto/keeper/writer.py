@@ -390,10 +390,9 @@ class TapeWriter:
         if not self._can_reserve or end <= self._room:
             return
         step = _STEP if end > _STEP else _RESERVE if end > _RESERVE else 0
-        self._can_reserve = linux.reserve(
-            self.fd, self._offset, end - self._offset + step + _RESERVE
-        )
-        self._room = end + step
+        room = linux.reserve(self.fd, self._offset, end - self._offset + _RESERVE, step)
+        self._can_reserve = bool(room)
+        self._room = self._offset + room - _RESERVE
 
     def _write(self, buffers: list[bytes], size: int) -> None:
         done = os.pwritev(self.fd, buffers, self._offset)

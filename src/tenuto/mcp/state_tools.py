@@ -50,7 +50,8 @@ async def checkpoint(service: Service, given: Arguments, caller: Caller) -> Repl
     progress = await engine.progress(snapshot.id)
     opening = _opening(snapshot, made, places)
     steps = _next_of(snapshot, progress, places)
-    lines = [opening, *_saved_lines(known.state), *(f"Problem: {one}" for one in known.problems)]
+    problems = [*(made.problems if made is not None else ()), *known.problems]
+    lines = [opening, *_saved_lines(known.state), *(f"Problem: {one}" for one in problems)]
     if places:
         lines += ["Checkpoints:", *map(_place_line, places[-_NAMED:])]
     more = len(places) - _NAMED
@@ -68,8 +69,8 @@ async def checkpoint(service: Service, given: Arguments, caller: Caller) -> Repl
     }
     if made is not None:
         data["checkpoint"] = {"seq": made.seq, "path": made.path, "sha256": made.state.sha256}
-    if known.problems:
-        data["problems"] = list(known.problems)
+    if problems:
+        data["problems"] = problems
     if steps:
         data["next"] = steps
     return Reply("\n".join(lines), data)

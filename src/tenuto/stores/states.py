@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import threading
 import time
 from contextlib import suppress
@@ -179,10 +180,16 @@ def read_state(folder: str, execution_id: str, quarantine: str = "") -> Read:
 
 def _read(path: str, execution_id: str) -> ExecutionState:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
-        if os.fstat(fd).st_size > _MOST:
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise StateDamaged("it is no file")
+        if found.st_size > _MOST:
             raise StateDamaged(f"it is larger than {_MOST >> 20} MiB")
-        state = decode_state(file.read())
+        with open(fd, "rb", closefd=False) as file:
+            state = decode_state(file.read())
+    finally:
+        os.close(fd)
     if state.id != execution_id:
         raise StateDamaged(f"it is the state of {state.id}")
     return state

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
-from tenuto.core.runs import Capabilities, Finished
+from tenuto.core.runs import Capabilities, Finished, RunEvent
+from tenuto.runners.oneshot_lines import sound
 
 
 class Brief(msgspec.Struct, frozen=True):
@@ -31,6 +33,21 @@ class Tries(msgspec.Struct):
     said: str = ""
     over: str = ""
     """The hard cap that was reached while it ran, uncounted by a gateway."""
+
+
+def valid(event: RunEvent) -> RunEvent:
+    """Return what an agent told with texts that can be kept and passed on: no half characters."""
+    broken: dict[str, Any] = {}
+    for name in event.__struct_fields__:
+        value: Any = getattr(event, name)
+        try:
+            if isinstance(value, (dict, list)):
+                msgspec.json.encode(value)
+            elif isinstance(value, str) and not value.isascii():
+                value.encode()
+        except UnicodeEncodeError:
+            broken[name] = sound(msgspec.to_builtins(value))
+    return msgspec.structs.replace(event, **broken) if broken else event
 
 
 def opening(can: Capabilities, brief: Brief, text: str, cut_short: bool, anew: bool) -> str:

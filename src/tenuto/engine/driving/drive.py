@@ -216,10 +216,14 @@ class Driver:
 
     async def _mend(self) -> None:
         """Record what follows from ends on the tape, where it was cut off right behind them."""
-        for one in list(self.progress.steps.values()):
-            again = self.progress.is_reviewed_again(one.step.id)
-            for event in [] if again else self._following(one.step, one.status, one.output):
-                await self._teller.safe(event)
+        steps, seen = self.progress.steps, set[str]()
+        while new := [name for name in steps if name not in seen]:  # a round may bring others back
+            for name in new:
+                one = steps[name]
+                again = self.progress.is_reviewed_again(name)
+                for event in [] if again else self._following(one.step, one.status, one.output):
+                    await self._teller.safe(event)
+            seen.update(new)
 
     async def _take_up(self) -> None:
         """Deal with the steps that were under way when this task last stopped, as each one says."""

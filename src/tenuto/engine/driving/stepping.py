@@ -41,7 +41,7 @@ from tenuto.core.task_events import (
 )
 from tenuto.core.tasks import PermissionPolicy, TaskSpec
 from tenuto.engine.driving.asking import Desk, Withdrawn, by_policy
-from tenuto.engine.driving.attempts import Brief, Tries, handed_on, opening
+from tenuto.engine.driving.attempts import Brief, Tries, handed_on, opening, valid
 from tenuto.engine.driving.brake import unless_stopped
 from tenuto.engine.driving.choosing import Chooser, Chosen
 from tenuto.engine.driving.nursery import ExecutionNursery
@@ -258,7 +258,8 @@ class Walker:
         asking: set[asyncio.Task[None]] = set()
         stopped = False
         try:
-            async for event in session.prompt(prompt):
+            async for told in session.prompt(prompt):
+                event = valid(told)
                 if isinstance(event, Finished):
                     tries.finished = event
                 elif isinstance(event, PermissionAsked):

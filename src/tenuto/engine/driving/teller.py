@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from tenuto.core.errors import EngineFault
-from tenuto.core.event import Event
 from tenuto.core.progress import Progress
 from tenuto.core.task_events import TaskEvent
+from tenuto.runners.oneshot_lines import sound
 
 _LINE_MOST = 16 * 1024 * 1024  # a keeper takes no longer ones
 _VALUE_TEXT = 1024 * 1024
@@ -90,7 +90,11 @@ class Teller:
                 waiting.set_exception(EngineFault("the task's keeper closed its line"))
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._write(msgspec.json.encode(message))
+        try:
+            line = msgspec.json.encode(message)
+        except UnicodeEncodeError:
+            line = msgspec.json.encode(sound(msgspec.to_builtins(message)))
+        self._write(line)
 
     def _write(self, line: bytes) -> None:
         assert self._transport is not None
@@ -102,21 +106,28 @@ class Teller:
 
     def tell(self, *events: TaskEvent) -> None:
         """Put events on the tape; safe against the end of this process, not of the machine."""
-        self._send({"type": "tell", "events": events})
-        self._fold(events)  # after: what cannot be told did not happen
+        self._put(events, {})
 
     def safe(self, *events: TaskEvent) -> asyncio.Future[None]:
         """Put events on the tape; what is returned is done once they are on disk: a checkpoint."""
         self._number += 1
-        self._send({"type": "tell", "events": events, "n": self._number})
-        self._fold(events)
+        self._put(events, {"n": self._number})
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[self._number] = waiting
         return waiting
 
-    def _fold(self, events: tuple[Event, ...]) -> None:
-        for event in events:
-            self.progress.apply(event)  # pyright: ignore[reportArgumentType]
+    def _put(self, events: tuple[TaskEvent, ...], more: dict[str, Any]) -> None:
+        """Send events and fold them; half a character, which no tape can hold, is replaced."""
+        try:
+            line = msgspec.json.encode({"type": "tell", "events": events, **more})
+        except UnicodeEncodeError:
+            events = tuple(
+                msgspec.convert(sound(msgspec.to_builtins(one)), type(one)) for one in events
+            )
+            line = msgspec.json.encode({"type": "tell", "events": events, **more})
+        self._write(line)
+        for event in events:  # after: what cannot be told did not happen
+            self.progress.apply(event)
         self.told(len(events))
 
     def wait_for(self, on: str, detail: str) -> None:

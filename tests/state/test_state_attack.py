@@ -1,0 +1,83 @@
+"""Saved state under attack: what stands in the place of files, tapes that are gone, damaged plans."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_help import CommandLine
+from state_help import ended, resume, stopped
+
+from tenuto.core.errors import StateDamaged
+from tenuto.engine import saved
+from tenuto.engine.blocking import BlockingEngine
+from tenuto.stores.layout import Project
+from tenuto.stores.states import read_state
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _link(path: Path) -> None:
+    path.symlink_to(path.parent / "state.prev.json")
+
+
+def _endless(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.promise("D5")
+@pytest.mark.parametrize("stand_in", [_folder, _pipe, _link, _endless])
+def test_what_stands_in_the_place_of_a_state_file_is_put_aside_and_told(
+    tasks: BlockingEngine, project: Project, cli: CommandLine, stand_in: Callable[[Path], None]
+) -> None:
+    execution_id = stopped(tasks)
+    path = Path(project.folder(execution_id)) / "state.json"
+    path.unlink()
+    stand_in(path)
+    before = len(os.listdir("/proc/self/fd"))
+    read_state(project.folder(execution_id), execution_id)
+    assert len(os.listdir("/proc/self/fd")) == before, "it was left open"
+    told = cli("checkpoint", execution_id)
+    assert told.returncode == 0 and "put aside" in told.stderr, told
+    assert path.is_file() and not path.is_symlink()
+    assert "put aside" not in cli("checkpoint", execution_id).stderr
+    resume(tasks, execution_id)
+    assert ended(tasks, execution_id).state == "succeeded"
+
+
+@pytest.mark.promise("D4", "D5")
+def test_of_a_task_whose_tape_is_gone_the_saved_state_is_still_shown(
+    tasks: BlockingEngine, project: Project, cli: CommandLine
+) -> None:
+    execution_id = stopped(tasks)
+    tape = Path(project.folder(execution_id)) / "tape"
+    kept = tape.with_name("kept")
+    tape.rename(kept)
+    try:
+        for stand_in in (lambda: None, tape.mkdir):
+            stand_in()
+            known = saved.state_of(tasks, execution_id)
+            assert known.state.cursor.finished == ("a",) and "gone" in known.problems[0]
+            for force in (False, True):
+                with pytest.raises(StateDamaged, match=r"tape .* cannot be read"):
+                    resume(tasks, execution_id, force)
+            with pytest.raises(StateDamaged, match="cannot be read"):
+                saved.checkpoint(tasks, execution_id)
+            told = cli("resume", execution_id)
+            assert told.returncode == 1 and "show" in told.stderr, told
+    finally:
+        if tape.is_dir():
+            shutil.rmtree(tape)
+        kept.rename(tape)
+    resume(tasks, execution_id)
+    assert ended(tasks, execution_id).state == "succeeded"
