@@ -68,6 +68,7 @@ class Purse:
         self._starting = asyncio.Lock()
         self._deciding = asyncio.Lock()
         self._unmetered: set[str] = set()
+        self._tokens: dict[str, str] = {}
         self._excess: set[tuple[str, str]] = set()
         self._asking: set[asyncio.Task[None]] = set()
         self._limits = budgets.LimitsInForce(engine.project, os.environ)
@@ -144,12 +145,22 @@ class Purse:
                 self._gateway = await asyncio.to_thread(
                     gateways.ensure, self._engine, self._environ
                 )
+        self._bind(step.id, step.id)
         return gateways.endpoint(self._gateway, self._execution, step.id)
 
     def goes_on(self, step: Step) -> None:
-        """Note that a step speaks in the session of the one before it: counted as that one was."""
-        if step.continues in self._unmetered:
+        """Count what a step asks for in the session of the one before it, whose token that has."""
+        before = str(step.continues)
+        if before in self._unmetered:
             self._unmetered.add(step.id)
+        else:
+            self._bind(self._tokens.get(before, before), step.id)
+
+    def _bind(self, token: str, step: str) -> None:
+        """Let a step's token stand for a step from here on, in the ledger: gateways may die."""
+        self._tokens[step] = token
+        if self._ledger.bound(self._execution, token) != step:
+            self._ledger.bind(self._execution, token, step)
 
     async def _answers(self, info: GatewayInfo) -> bool:
         from tenuto.engine import gateways
