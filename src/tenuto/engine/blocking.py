@@ -237,9 +237,13 @@ class BlockingEngine:
     def _snapshot(self, execution: Execution, **extra: object) -> Snapshot:
         if execution.live:
             extra |= self._live_counts(execution)
-        return execution.snapshot(
-            time.time_ns(), hint=hints.suggest(execution, self._last_words(execution)), **extra
-        )
+        hint = hints.suggest(execution, self._last_words(execution))
+        if execution.state is State.LOST:
+            from tenuto.engine import inside  # few are
+
+            more = inside.hint(self.project, self.index, execution.id)
+            hint = "; ".join(filter(None, (hint, more)))
+        return execution.snapshot(time.time_ns(), hint=hint, **extra)
 
     def _live_counts(self, execution: Execution) -> dict[str, object]:
         try:
