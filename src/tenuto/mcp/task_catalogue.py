@@ -111,6 +111,11 @@ engine_interrupt stops it and keeps what is done; engine_resume goes on from the
         "skills": {**_TEXTS, "description": "Names of skills to teach it."},
         "max_cost": {**_AMOUNT, "description": "Dollars it may cost."},
         "max_tokens": {"type": "integer", "minimum": 0, "description": "Tokens it may use."},
+        "max_turns": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "How often an agent may ask its model for one prompt; then its step fails.",
+        },
         "hard": {
             "type": "boolean",
             "description": "Stop at max_cost and max_tokens; else it goes on with a warning.",

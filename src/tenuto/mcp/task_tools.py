@@ -29,8 +29,9 @@ _SAME = ("task", "plan", "strategy", "workingDirectory")
 _OPTIONS = {  # of the engine, by the tool's names
     "strategy": "strategy", "type": "task_type", "files": "files", "role": "force_agent",
     "model": "force_model", "runtime": "force_runtime", "chain": "chain", "skills": "skills",
-    "max_cost": "max_cost", "max_tokens": "max_tokens", "hard": "hard", "worktree": "worktree",
-    "permissions": "permissions", "concurrency": "concurrency", "context": "context",
+    "max_cost": "max_cost", "max_tokens": "max_tokens", "max_turns": "max_turns", "hard": "hard",
+    "worktree": "worktree", "permissions": "permissions", "concurrency": "concurrency",
+    "context": "context",
 }  # fmt: skip
 
 
