@@ -99,15 +99,16 @@ class BlockingEngine:
 
     def resume(
         self, execution_id: str, force: bool, from_seq: int | None = None, by: str = "",
-        cwd: str | None = None,
+        cwd: str | None = None, fork_id: str = "",
     ) -> tuple[str, Connection]:  # fmt: skip
         """Run an interrupted or lost execution again; for code and commands that takes `force`.
 
-        With `from_seq` a new task goes on from that checkpoint of this one; `cwd` is another folder.
+        With `from_seq` a new task goes on from that checkpoint of this one, as `fork_id` if given;
+        `cwd` is another folder.
         """
         from tenuto.engine.resume import resume  # few need it
 
-        whole, sock = resume(self, execution_id, force, from_seq, by, cwd)
+        whole, sock = resume(self, execution_id, force, from_seq, by, cwd, fork_id)
         self._index_state(whole)
         return whole, sock
 

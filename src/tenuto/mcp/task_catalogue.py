@@ -203,6 +203,12 @@ is in the way (folder gone, other commit, other version, ...) is an error that n
             "Code and commands need it: they run again from their beginning.",
         },
         "wait": _WAIT,
+        "idempotencyKey": {
+            "type": "string",
+            "maxLength": 512,
+            "description": "With from, any text of your own: a second call with it begins no other "
+            "task, it waits for the same one.",
+        },
     },
     ("execution_id",),
     destructive=True,
