@@ -83,6 +83,7 @@ class Purse:
                 mode=task.budget_mode,
                 hard=hard,
                 approved=before.approved if before is not None else None,
+                approved_tokens=before.approved_tokens if before is not None else None,
                 within=task_around(engine, execution),
             )
         )
@@ -115,16 +116,18 @@ class Purse:
                     self._warn(step.id, text)
                 if found.admitted:
                     return
-                await self._ask(step.id, text)
+                await self._ask(step.id, found)
 
-    async def _ask(self, step: str, text: str) -> None:
-        """Ask whether to go on past a bound; raise BudgetReached if not."""
-        decided = await self._desk.ask("budget", f"{text}: go on past it, to the task's end?", step)
+    async def _ask(self, step: str, found: Admission) -> None:
+        """Ask whether to go on past a bound, and how far; raise BudgetReached if not."""
+        text = _told(found)
+        offer = budgets.offer(self._ledger, self._execution, found.crossings)
+        decided = await self._desk.ask("budget", f"{text}: go on, {offer.text}?", step)
         if not decided.allow:
             self._bounded = True
             budgets.deny(self._ledger, self._execution)
             raise BudgetReached(f"{text}, and it was denied to go on", "run it with a higher limit")
-        budgets.approve(self._ledger, self._execution)
+        budgets.accept(self._ledger, self._execution, offer)
 
     def _warn(self, step: str, text: str) -> None:
         self._teller.tell(Warned(text=text, step=step))
@@ -214,17 +217,17 @@ class Purse:
         if message.get("type") == "budget_warned":
             self._warn(step, text)
         elif message.get("type") == "budget_asked":
-            task = asyncio.create_task(self._asked(step, text))
+            task = asyncio.create_task(self._asked(step))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
 
-    async def _asked(self, step: str, text: str) -> None:
+    async def _asked(self, step: str) -> None:
         """Decide on requests that the gateway holds, and let it know."""
         async with self._deciding:
             found = budgets.decide(self._ledger, self._limits(), self._execution, step)
             if found.verdict == "ask":
                 try:
-                    await self._ask(step, text)
+                    await self._ask(step, found)
                 except Withdrawn:
                     return
                 except BudgetReached as error:
