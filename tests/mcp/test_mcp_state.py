@@ -150,6 +150,31 @@ def test_a_checkpoint_is_made_and_listed_and_a_new_task_begins_at_one(agents: Pl
 
 
 @pytest.mark.promise("M2.checkpoint")
+def test_a_key_begins_one_task_at_a_checkpoint_whoever_asks_again(agents: Place, wire: Wire):
+    task = stopped(wire)
+    places = wire.data("engine_checkpoint", execution_id=task, action="list")["checkpoints"]
+    first, second = (one["seq"] for one in places[:2])
+    known = {one["id"] for one in agents.document("ps", "-a")}
+    let_go(agents)
+    other = agents.wire()
+    given = {"execution_id": task, "wait": 50, "idempotencyKey": "again", **at(first)}
+    asked = [one.ask("tools/call", name="engine_resume", arguments=given) for one in (wire, other)]
+    answers = [one.answer(number) for one, number in zip((wire, other), asked, strict=True)]
+    other.kill()
+    answers.append(agents.wire().call("engine_resume", **given))
+    (fork,) = {one["structuredContent"]["execution_id"] for one in answers}
+    assert {one["structuredContent"]["status"] for one in answers} == {"completed"}
+    assert all(text(one).startswith(f"Task {fork} begins at checkpoint {first}") for one in answers)
+    tasks = [one for one in agents.document("ps", "-a") if one["id"] not in known]
+    assert [one["id"] for one in tasks] == [fork], "one task for three calls"
+    said = refused(wire, "bad_input", **(given | at(second)))
+    assert "used for other work" in said
+    said = refused(wire, "bad_input", execution_id=task, idempotencyKey="more")
+    assert "goes with from" in said
+    assert wire.data("engine_resume", execution_id=task, wait=50)["status"] == "completed"
+
+
+@pytest.mark.promise("M2.checkpoint")
 def test_a_failed_task_says_how_to_do_the_failed_step_again(agents: Place, wire: Wire):
     plan = [STEPS[0], {"id": "b", "task": "[[fail:failed]]", "depends_on": ["a"]}]
     task = wire.data("engine_execute", plan=plan, wait=50)

@@ -105,6 +105,17 @@ def test_a_plan_and_the_other_arguments_may_be_given_as_models_write_them(agents
     assert data["steps"][0]["role"] == "ops"
 
 
+@pytest.mark.promise("M2", "R1")
+def test_a_bound_on_turns_reaches_the_runtime_and_is_warned_of_where_it_takes_none(agents: Place):
+    wire = agents.wire()
+    shown, data, _ = done(wire, task="x", maxTurns="3")
+    assert agents.document("show", data["execution_id"])["spec"]["task"]["max_turns"] == 3
+    (told,) = data["warnings"]
+    assert "echo takes no bound on its turns" in told and told in shown
+    shown, data, result = done(wire, task="x", max_turns=0)
+    assert result["isError"] and "max_turns" in shown, shown
+
+
 @pytest.mark.promise("M2", "M3")
 def test_a_task_that_takes_long_is_handed_over_and_read_on(agents: Place):
     wire = agents.wire(HANDSHAKE[-1])

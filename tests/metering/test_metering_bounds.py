@@ -139,6 +139,26 @@ async def test_at_a_bound_that_asks_a_request_is_held_until_somebody_said_yes(se
 
 
 @pytest.mark.promise("B2")
+async def test_a_yes_holds_until_a_whole_limit_more_is_spent_and_then_it_asks_again(served, model):
+    asking = await held_request(served, model)
+    offer = budgets.offer(served.ledger, served.execution, _reached(served))
+    assert offer.text == "until this task has used $20.00"
+    budgets.accept(served.ledger, served.execution, offer)
+    await served.wake()
+    assert (await asking).status_code == 200
+    again = asyncio.ensure_future(served.post(ANTHROPIC))
+    await served.asked.get()
+    assert not again.done() and served.spend().cost == 20
+    budgets.deny(served.ledger, served.execution)
+    await served.wake()
+    assert (await again).status_code == 400
+
+
+def _reached(served):
+    return served.ledger.judge(served.execution, "one", served.limits).crossings
+
+
+@pytest.mark.promise("B2")
 async def test_a_denied_request_is_refused_and_so_are_the_next(served, model):
     asking = await held_request(served, model)
     budgets.deny(served.ledger, served.execution)

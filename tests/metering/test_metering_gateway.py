@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from metering_help import ANTHROPIC, CHAT, GOOGLE, KEY, WAYS, Served, environ_for
 
-from tenuto.core.budget import Tokens
+from tenuto.core.budget import Grant, Tokens
 from tenuto.metering import passes, serving
 from tenuto.metering.upstreams import fingerprint, from_environ
 from tenuto.testing.models.gates import Gate
@@ -371,3 +371,40 @@ async def test_it_serves_for_as_long_as_somebody_needs_it(tmp_path, model, capsy
     assert taken.getsockname()[1] not in (0, record.port), "another one, if it is taken"
     again.close()
     taken.close()
+
+
+@pytest.mark.promise("B1", "B3")
+async def test_a_token_counts_for_the_step_it_is_bound_to_and_what_is_under_way_stays(
+    served, model
+):
+    gate = Gate()
+    model.play(Slow(gate, Say(LONG, usage=Tokens(100, 1))), by="request")
+    asking = asyncio.ensure_future(served.post(ANTHROPIC, stream=True))
+    await model.shown_soon()
+    served.ledger.bind(served.execution, "one", "two")
+    model.play(Say("second", usage=Tokens(20, 2)), Say("third", usage=Tokens(3, 3)), by="request")
+    assert (await served.post(ANTHROPIC)).status_code == 200
+    gate.open()
+    assert (await asking).status_code == 200
+    served.ledger.bind(served.execution, "one", "three")
+    assert (await served.post(ANTHROPIC)).status_code == 200
+
+    def spent(step):
+        return served.ledger.spend(served.execution, step).tokens
+
+    assert [spent(one) for one in ("one", "two", "three")] == [
+        Tokens(100, 1), Tokens(20, 2), Tokens(3, 3),
+    ]  # fmt: skip
+    assert served.spend().tokens == model.billed() == served.ledger.window("daily").tokens
+
+
+@pytest.mark.promise("B2", "B3")
+async def test_a_bound_of_the_step_that_a_token_stands_for_is_the_one_that_holds(served, model):
+    served.ledger.grant(Grant(served.execution, "two", max_tokens=5, hard=True))
+    model.play(*[Say("so much", usage=Tokens(20, 2))] * 3, by="request")
+    assert (await served.post(ANTHROPIC)).status_code == 200
+    served.ledger.bind(served.execution, "one", "two")
+    assert (await served.post(ANTHROPIC)).status_code == 200
+    refused = await served.post(ANTHROPIC)
+    assert refused.status_code == 400 and "step limit of 5 tokens" in refused.text
+    assert len(model.seen) == 2

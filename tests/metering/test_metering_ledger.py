@@ -427,3 +427,21 @@ def test_on_a_full_disk_nothing_is_admitted_and_it_says_so(tmp_path):
     finally:
         ledger.close()
         subprocess.run(["umount", "-l", str(home)], check=True)
+
+
+@pytest.mark.promise("B1", "B3")
+def test_what_a_token_stands_for_is_known_to_others_and_in_the_next_month(tmp_path):
+    clock = Clock()
+    ledger, execution = Ledger(str(tmp_path), clock), "the task"
+    assert ledger.bound(execution, "a") == "a"
+    ledger.bind(execution, "a", "b")
+    clock.set("2026-04-01T00:00:10")
+    other = Ledger(str(tmp_path), clock)
+    assert (other.bound(execution, "a"), other.bound(execution, "b")) == ("b", "b")
+    assert other.bound("another", "a") == "a"
+    other.bind(execution, "a", "c")
+    assert ledger.bound(execution, "a") == "c"
+    ledger.bind(execution, "a", "a")
+    assert other.bound(execution, "a") == "a" and not other.health().unknown
+    ledger.close()
+    other.close()

@@ -41,6 +41,7 @@ deaf = "task_runners:DeafRunner"
 tired = "task_runners:TiredRunner"
 bomb = "task_runners:BombRunner"
 nest = "task_runners:NestRunner"
+sleeper = "task_runners:SleeperRunner"
 blocked = "task_runners:BlockedRunner"
 [strategies]
 pair = "task_runners:pair"

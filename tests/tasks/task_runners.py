@@ -180,6 +180,17 @@ def _talk_nonsense() -> None:
                         line.send(b"\n".join(lines) + b"\n")
 
 
+class SleeperRunner(EchoRunner):
+    """It has a process, as agents have, which only sleeps."""
+
+    def __init__(self) -> None:
+        super().__init__("sleeper", "sleeper")
+
+    async def open(self, request: RunRequest, nursery: Nursery) -> EchoSession:
+        await nursery.spawn(["sleep", "1000"], cwd=request.cwd)
+        return await super().open(request, nursery)
+
+
 class NestRunner(EchoRunner):
     """Its process starts a task of its own, which hangs, and notes its id."""
 
@@ -187,7 +198,7 @@ class NestRunner(EchoRunner):
         super().__init__("nest", "nest")
 
     async def open(self, request: RunRequest, nursery: Nursery) -> EchoSession:
-        words = [sys.executable, "-m", "tenuto.cli.main", "task", "-d", "--runtime", "echo"]
+        words = [sys.executable, "-m", "tenuto.cli.main", "task", "-d", "--runtime", "sleeper"]
         child = await nursery.spawn([*words, "[[hang]] inside"], cwd=request.cwd)
         async for line in child.lines():
             _note(f"nested {line.decode()}")

@@ -379,6 +379,40 @@ async def test_a_task_past_its_bound_waits_until_somebody_decides(
         await tasks.approve(waiting.id)
 
 
+@pytest.mark.promise("B2")
+async def test_a_yes_past_a_bound_goes_as_far_as_it_says_and_then_it_is_asked_again(
+    tasks: Engine, project: Project
+) -> None:
+    work = plan(
+        Step("a", "[[use:1000,100]]"),
+        Step("b", "[[use:500,0]]", ("a",)),
+        Step("c", "[[use:600,0]]", ("b",)),
+        Step("d", "the last", ("c",)),
+    )
+    waiting = await tasks.task(plan=work, strategy="parallel", max_tokens=1000, wait=60)
+    assert "go on, until this task has used 2100 tokens?" in waiting.detail
+    await tasks.approve(waiting.id)
+    again = await tasks.wait(waiting.id, 60)
+    assert again.waiting_for is WaitingFor.BUDGET, "2200 are used"
+    assert statuses_of(await tasks.progress(waiting.id))["c"] == "completed"
+    assert "until this task has used 3200 tokens?" in again.detail
+    await tasks.interrupt(waiting.id)
+    resumed = await tasks.resume(waiting.id, wait=60)
+    assert resumed.waiting_for is WaitingFor.BUDGET, "what was not answered is asked again"
+    await tasks.approve(waiting.id)
+    assert (await end_of(tasks, waiting.id)).state == "succeeded"
+    assert len(events_of(project, waiting.id, "asked")) == 3
+
+
+@pytest.mark.promise("B2")
+async def test_a_yes_past_a_bound_of_nothing_holds_to_the_end(tasks: Engine) -> None:
+    work = plan(Step("a", "[[use:10,1]]"), Step("b", "[[use:10,1]]", ("a",)))
+    waiting = await tasks.task(plan=work, strategy="parallel", max_tokens=0, wait=60)
+    assert "go on, to the task's end?" in waiting.detail
+    await tasks.approve(waiting.id)
+    assert (await end_of(tasks, waiting.id)).state == "succeeded"
+
+
 def statuses_of(progress: object) -> dict[str, str]:
     return statuses(progress)  # type: ignore[arg-type]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Literal
 
@@ -12,6 +13,8 @@ from tenuto.core.quantities import money
 BudgetMode = Literal["warn", "ask"]
 """What happens at a bound that is not hard: go on and say so, or stop and ask."""
 Verdict = Literal["go", "warn", "ask", "stop"]
+EVERYTHING = Decimal(10**18)
+"""More than anybody spends, in dollars and in tokens: a yes to it is one to all."""
 COUNT_MOST = 2**53
 """No count of tokens is so high: whoever says it is wrong."""
 
@@ -97,6 +100,8 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     hard: bool = False
     approved: Decimal | None = None
     """Dollars of this execution up to which somebody said yes; bounds below do not ask again."""
+    approved_tokens: int | None = None
+    """Likewise for bounds in tokens; None where a yes in dollars was for those, too."""
     closed: bool = False
     """It has ended: nobody who still has a token of it is served."""
     within: str = ""
@@ -180,10 +185,33 @@ def judge(
         return "go", ()
     if grant.mode == "warn":
         return "warn", tuple(found)
-    approved = grant.approved
-    if approved is not None and whole.cost + whole.reserved < approved:
-        return "go", tuple(found)
-    return "ask", tuple(found)
+    asks = tuple(one for one in found if not _is_approved(one, whole, grant))
+    return ("ask", asks) if asks else ("go", tuple(found))
+
+
+def _is_approved(crossing: Crossing, whole: Spend, grant: Grant) -> bool:
+    """Tell whether somebody said yes to more than what the execution has spent and reserved."""
+    if crossing.unit == "tokens" and grant.approved_tokens is not None:
+        return whole.tokens.total + whole.reserved_tokens < grant.approved_tokens
+    return grant.approved is not None and whole.cost + whole.reserved < grant.approved
+
+
+def approving(whole: Spend, grant: Grant, crossings: Sequence[Crossing]) -> Grant:
+    """Return the grant after a yes to these bounds: until as much again as the least was spent.
+
+    Of a bound of nothing there is no such amount, so that a yes holds for all that is spent.
+    """
+
+    def up_to(unit: str, spent: Decimal, before: Decimal) -> Decimal:
+        limits = [one.limit for one in crossings if one.unit == unit]
+        if not limits:
+            return before
+        return spent + min(limits) if min(limits) > 0 else EVERYTHING
+
+    cost = up_to("cost", whole.cost + whole.reserved, grant.approved or Decimal(0))
+    used = Decimal(whole.tokens.total + whole.reserved_tokens)
+    tokens = up_to("tokens", used, Decimal(grant.approved_tokens or 0))
+    return msgspec.structs.replace(grant, approved=cost, approved_tokens=int(tokens))
 
 
 def _crossed(

@@ -24,6 +24,7 @@ from tenuto.core.states import LIVE, State
 from tenuto.dispatch import control
 from tenuto.dispatch.launch import FreshLauncher
 from tenuto.engine import ending, hints, recover
+from tenuto.engine.advice import advise
 from tenuto.engine.goals import Waiting
 from tenuto.engine.holding import by_default
 from tenuto.engine.settings import Settings, load_settings
@@ -34,7 +35,6 @@ from tenuto.stores.index import Index
 from tenuto.stores.layout import Project, current_folder, find_project, make_home, owner_elsewhere
 from tenuto.stores.tape import TapeReader
 
-_LAST_WORDS = 20
 _NAMED = 5
 _DAY_S = 86400
 _ASIDE_S = 2.0  # for what is only said on the side: a stopped keeper must not stop an answer
@@ -99,15 +99,16 @@ class BlockingEngine:
 
     def resume(
         self, execution_id: str, force: bool, from_seq: int | None = None, by: str = "",
-        cwd: str | None = None,
+        cwd: str | None = None, fork_id: str = "",
     ) -> tuple[str, Connection]:  # fmt: skip
         """Run an interrupted or lost execution again; for code and commands that takes `force`.
 
-        With `from_seq` a new task goes on from that checkpoint of this one; `cwd` is another folder.
+        With `from_seq` a new task goes on from that checkpoint of this one, as `fork_id` if given;
+        `cwd` is another folder.
         """
         from tenuto.engine.resume import resume  # few need it
 
-        whole, sock = resume(self, execution_id, force, from_seq, by, cwd)
+        whole, sock = resume(self, execution_id, force, from_seq, by, cwd, fork_id)
         self._index_state(whole)
         return whole, sock
 
@@ -237,15 +238,8 @@ class BlockingEngine:
     def _snapshot(self, execution: Execution, **extra: object) -> Snapshot:
         if execution.live:
             extra |= self._live_counts(execution)
-        return execution.snapshot(time.time_ns(), hint=self._hint(execution), **extra)
-
-    def _hint(self, execution: Execution) -> str:
-        if execution.state is State.FAILED and execution.spec is not None and execution.spec.task:
-            from tenuto.engine.stopped import again
-
-            if hint := again(self.project.folder(execution.id), execution.id):
-                return hint  # what its agents last said is no sign of what to do
-        return hints.suggest(execution, self._last_words(execution))
+        hint = advise(self.project, self.index, execution)
+        return execution.snapshot(time.time_ns(), hint=hint, **extra)
 
     def _live_counts(self, execution: Execution) -> dict[str, object]:
         try:
@@ -253,17 +247,6 @@ class BlockingEngine:
         except (control.NoKeeper, KeeperUnreachable, OSError):
             return {}
         return {"output_bytes": status["size"], "output_lines": status["lines"]}
-
-    def _last_words(self, execution: Execution) -> str:
-        if execution.live or execution.state is not State.FAILED:
-            return ""
-        try:
-            with TapeReader(self.project.folder(execution.id)) as reader:
-                return b"".join(frame.body[-4096:] for frame in reader.tail(_LAST_WORDS)).decode(
-                    "utf-8", "replace"
-                )
-        except FileNotFoundError:
-            return ""
 
     # List
 

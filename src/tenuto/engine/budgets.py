@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenuto.core.budget import Admission, BudgetLimits, Estimate, Grant, Spend
+from tenuto.core.budget import (
+    EVERYTHING,
+    Admission,
+    BudgetLimits,
+    Crossing,
+    Estimate,
+    Grant,
+    Spend,
+    approving,
+)
 from tenuto.core.errors import InvalidInput
+from tenuto.core.quantities import money
 from tenuto.engine.agent_settings import AgentSettings
 from tenuto.engine.settings import (
     PROJECT_FILE,
@@ -29,7 +39,6 @@ if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
 _NAMES = ("daily", "monthly", "task", "hard")
-_EVERYTHING = Decimal(10**12)
 
 
 class ExecutionSpend(msgspec.Struct, frozen=True):
@@ -250,8 +259,44 @@ def approve(ledger: Ledger, execution: str, up_to: Decimal | None = None) -> Non
     Held requests go on once their gateway is woken. Hard caps stay.
     """
     grant = ledger.granted(execution) or Grant(execution)
-    amount = _EVERYTHING if up_to is None else up_to
-    ledger.grant(msgspec.structs.replace(grant, approved=amount))
+    amount = EVERYTHING if up_to is None else up_to
+    ledger.grant(msgspec.structs.replace(grant, approved=amount, approved_tokens=None))
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """How far a yes to some bounds goes: a whole limit further than what is spent now."""
+
+    approved: Decimal | None
+    approved_tokens: int | None
+    text: str
+    """For those who are asked."""
+
+
+def offer(ledger: Ledger, execution: str, crossings: Sequence[Crossing]) -> Offer:
+    """Return what is asked for at some bounds that are reached."""
+    grant = ledger.granted(execution) or Grant(execution)
+    after = approving(ledger.spend(execution), grant, crossings)
+    ends = {"cost": after.approved, "tokens": after.approved_tokens}
+    amounts = {unit: ends[unit] or 0 for unit in dict.fromkeys(one.unit for one in crossings)}
+    if max(amounts.values()) >= EVERYTHING:
+        text = "to the task's end"
+    else:
+        named = [
+            money(Decimal(amount)) if unit == "cost" else f"{amount} tokens"
+            for unit, amount in amounts.items()
+        ]
+        text = f"until this task has used {' or '.join(named)}"
+    return Offer(after.approved, after.approved_tokens, text)
+
+
+def accept(ledger: Ledger, execution: str, offer: Offer) -> None:
+    """Say yes to what was offered. Held requests go on once their gateway is woken."""
+    grant = ledger.granted(execution) or Grant(execution)
+    ledger.grant(
+        msgspec.structs.replace(
+            grant, approved=offer.approved, approved_tokens=offer.approved_tokens
+        )
+    )
 
 
 def deny(ledger: Ledger, execution: str) -> None:

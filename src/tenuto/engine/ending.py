@@ -21,6 +21,7 @@ from tenuto.core.ports import Store
 from tenuto.core.states import LIVE, RESUMABLE, State
 from tenuto.dispatch import control
 from tenuto.engine import recover
+from tenuto.engine.inside import living
 from tenuto.engine.watch import Watch
 from tenuto.keeper import procfs
 from tenuto.keeper.sweep import sweep
@@ -55,6 +56,10 @@ def kill(project: Project, index: Store, execution_id: str, name: str = "KILL") 
         execution = recover.settle(project, execution_id)
         if execution is None and sweep(execution_id, "", [], _KILL_PATIENCE_S):
             return  # its folder was deleted under it; its processes were still there
+        lost = execution is not None and execution.state is State.LOST
+        if lost and name == "SIGKILL" and living(project, index, execution_id):
+            kill_children(project, index, execution_id)  # they went on without it
+            return
         raise _ended_already(execution_id, execution) from None
     except KeeperUnreachable:
         if name != "SIGKILL":
@@ -91,12 +96,10 @@ def kill_children(project: Project, index: Store, execution_id: str) -> None:
     """Kill every live execution that was started inside this one."""
     for row in index.children(execution_id):
         if recover.settle_row(project, row).state in LIVE:
-            try:
+            with suppress(NotRunning):  # it has ended meanwhile: not so what it started
                 kill(project, index, row.id)
-            except NotRunning:
                 continue
-        else:
-            kill_children(project, index, row.id)
+        kill_children(project, index, row.id)
 
 
 def _take_over(project: Project, execution_id: str, state: State, reason: str, detail: str) -> None:

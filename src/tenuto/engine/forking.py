@@ -28,9 +28,12 @@ _NAMED = 12
 
 
 def fork(
-    engine: BlockingEngine, execution: Execution, spec: Spec, seq: int
+    engine: BlockingEngine, execution: Execution, spec: Spec, seq: int, fork_id: str = ""
 ) -> tuple[str, Connection]:
-    """Start a task that goes on from a checkpoint of another, in any state; that one stays as it is."""
+    """Start a task that goes on from a checkpoint of another, in any state; that one stays as it is.
+
+    Its id is a new one, unless it is given.
+    """
     task = task_of(spec)
     events = task_events(engine.project.folder(execution.id))
     places = checkpoints(events)
@@ -40,7 +43,7 @@ def fork(
             f"list them: tenuto show {short(execution.id)} --checkpoints",
         )
     check_folder(spec.cwd, execution.id, None, f"--from {seq}")
-    whole = new_id()
+    whole = fork_id or new_id()
     kept = forked_events(events, seq)
     if task.worktree is not None:
         kept = _with_branches(engine, execution.id, whole, spec.cwd, kept)

@@ -27,10 +27,12 @@ def resume(
     from_seq: int | None = None,
     by: str = "",
     cwd: str | None = None,
+    fork_id: str = "",
 ) -> tuple[str, Connection]:
     """Start it again: a task goes on where it was; code and commands begin anew, with `force`.
 
-    With `from_seq`, a new task begins from that checkpoint, and this one stays as it is. `force` takes
+    With `from_seq`, a new task begins from that checkpoint, with `fork_id` if that is given, and this
+    one stays as it is. `force` takes
     over a task whose driver or keeper does not answer, and passes what else can be passed. `cwd` is
     another folder to go on in, from here on.
     """
@@ -39,7 +41,7 @@ def resume(
     if from_seq is not None:
         from tenuto.engine.forking import fork
 
-        return fork(engine, execution, spec, from_seq)
+        return fork(engine, execution, spec, from_seq, fork_id)
     if execution.live and spec.kind == "task" and force:
         from tenuto.engine.takeover import take_over
 

@@ -126,17 +126,19 @@ class TaskVerbs:
         from_seq: int | None = None,
         cwd: str | None = None,
         wait: float | None = None,
+        fork_id: str = "",
     ) -> Snapshot:
         """Run an interrupted or lost execution again and wait for it.
 
-        A task goes on where it was; with `from_seq` a new one goes on from that checkpoint of it.
+        A task goes on where it was; with `from_seq` a new one goes on from that checkpoint of it, with
+        a new id unless `fork_id` is given.
         `cwd` is the folder to go on in, where its own is not there any more. `force` runs code and
         commands again from their beginning, takes over a task whose driver does not answer, and
         passes what a check before the resume finds changed.
         """
         began, wait = time.monotonic(), self.settings.patience(wait)
         whole, sock = await self._call(
-            lambda: self._engine.resume(execution_id, force, from_seq, cwd=cwd)
+            lambda: self._engine.resume(execution_id, force, from_seq, cwd=cwd, fork_id=fork_id)
         )
         return await self._wait(self._engine.watch(whole, -1, sock), wait, None, began)
 

@@ -111,6 +111,11 @@ engine_interrupt stops it and keeps what is done; engine_resume goes on from the
         "skills": {**_TEXTS, "description": "Names of skills to teach it."},
         "max_cost": {**_AMOUNT, "description": "Dollars it may cost."},
         "max_tokens": {"type": "integer", "minimum": 0, "description": "Tokens it may use."},
+        "max_turns": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "How often an agent may ask its model for one prompt; then its step fails.",
+        },
         "hard": {
             "type": "boolean",
             "description": "Stop at max_cost and max_tokens; else it goes on with a warning.",
@@ -198,6 +203,12 @@ is in the way (folder gone, other commit, other version, ...) is an error that n
             "Code and commands need it: they run again from their beginning.",
         },
         "wait": _WAIT,
+        "idempotencyKey": {
+            "type": "string",
+            "maxLength": 512,
+            "description": "With from, any text of your own: a second call with it begins no other "
+            "task, it waits for the same one.",
+        },
     },
     ("execution_id",),
     destructive=True,

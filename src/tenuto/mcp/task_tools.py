@@ -29,8 +29,9 @@ _SAME = ("task", "plan", "strategy", "workingDirectory")
 _OPTIONS = {  # of the engine, by the tool's names
     "strategy": "strategy", "type": "task_type", "files": "files", "role": "force_agent",
     "model": "force_model", "runtime": "force_runtime", "chain": "chain", "skills": "skills",
-    "max_cost": "max_cost", "max_tokens": "max_tokens", "hard": "hard", "worktree": "worktree",
-    "permissions": "permissions", "concurrency": "concurrency", "context": "context",
+    "max_cost": "max_cost", "max_tokens": "max_tokens", "max_turns": "max_turns", "hard": "hard",
+    "worktree": "worktree", "permissions": "permissions", "concurrency": "concurrency",
+    "context": "context",
 }  # fmt: skip
 
 
@@ -177,17 +178,36 @@ async def resume(service: Service, given: Arguments, caller: Caller) -> Reply:
     began, seq = time.monotonic(), given.get("from")
     before = await service.engine.read(given.get("execution_id"))
     place = await end_of(service, before) if seq is None else START
-    resumed = await service.engine.resume(
-        before.id, force=bool(given.get("force")), from_seq=seq, cwd=given.get("workingDirectory"),
-        wait=0,
-    )  # fmt: skip
+    resumed = await _resumed(service, given, before.id, seq)
     service.changed()
     wait = service.wait_of(given.get("wait"))
-    reply = await service.attend(resumed.id, wait, caller, began, place)
+    reply = await service.attend(resumed, wait, caller, began, place)
     if seq is None:
         return _opened(reply, f"Resumed {before.id}.")
-    opening = f"Task {resumed.id} begins at checkpoint {seq} of {before.id}, which stays as it is."
+    opening = f"Task {resumed} begins at checkpoint {seq} of {before.id}, which stays as it is."
     return _opened(reply, opening, forked_from={"execution_id": before.id, "seq": seq})
+
+
+async def _resumed(service: Service, given: Arguments, before: str, seq: int | None) -> str:
+    """Go on with an execution, or begin another at a checkpoint of it, once for a key."""
+    key, cwd = given.get("idempotencyKey"), given.get("workingDirectory")
+
+    async def begin(fork_id: str = "") -> str:
+        force = bool(given.get("force"))
+        made = await service.engine.resume(
+            before, force=force, from_seq=seq, cwd=cwd, wait=0, fork_id=fork_id
+        )
+        return made.id
+
+    if key is None:
+        return await begin()
+    if seq is None:
+        raise InvalidInput(
+            "idempotencyKey goes with from, where a second call would begin another task",
+            "leave it out: without from nothing is resumed twice",
+        )
+    same = {"resume": before, "from": seq, "workingDirectory": cwd}
+    return await service.once(key, same, lambda new: service.started(new, begin(new)))
 
 
 async def interrupted(service: Service, snapshot: Snapshot, before: bool) -> Reply:

@@ -10,6 +10,7 @@ import msgspec
 from tenuto.core.budget import Grant, Spend, Tokens
 from tenuto.metering.records import (
     AnyRecord,
+    Bound,
     Granted,
     Mended,
     Recorded,
@@ -103,6 +104,7 @@ class Fold(msgspec.Struct):
     open: dict[str, Open] = {}
     grants: dict[str, Given] = {}
     warned: dict[str, int] = {}
+    bound: dict[str, str] = {}
     day_resets: int = 0
     month_resets: int = 0
     lost: int = 0
@@ -139,6 +141,12 @@ class Fold(msgspec.Struct):
                     one.count(record.tokens, record.cost, record.estimated)
             case Released():
                 self._give_back(record.id)
+            case _:
+                self._note(record, time_ns)
+
+    def _note(self, record: AnyRecord, time_ns: int) -> None:
+        """Take a record that counts nothing by itself."""
+        match record:
             case Granted():
                 key = step_key(record.grant.execution, record.grant.step)
                 self.grants[key] = Given(record.grant, time_ns)
@@ -147,10 +155,14 @@ class Fold(msgspec.Struct):
                     self.day_resets += 1
                 else:
                     self.month_resets += 1
+            case Bound():
+                self.bound[step_key(record.execution, record.step)] = record.to
             case Warned():
                 self.warned[f"{record.execution} {record.key}"] = 1
             case Mended():
                 self.mended += 1
+            case _:
+                pass
 
     def _reserve(self, record: Reserved, time_ns: int) -> None:
         amount = record.amount or _NOTHING

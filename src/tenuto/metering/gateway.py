@@ -169,23 +169,27 @@ class Gateway:
         for key in request.candidates():
             found = passes.read(self._secret, key)
             if found is not None:
-                self._check_live(found[0])
-                return found
+                return found[0], self._checked(*found)
         raise _RefusedError(
             401,
             "Tenuto gateway: this is no token of a task of this project; start one: tenuto task",
         )
 
-    def _check_live(self, execution: str) -> None:
-        """Refuse whoever outlives its task: its driver said that it ends, or is gone."""
+    def _checked(self, execution: str, step: str) -> str:
+        """Return the step that a token stands for now, as sessions go on from step to step.
+
+        Whoever outlives its task is refused: its driver said that it ends, or is gone.
+        """
         try:
             grant = self.ledger.granted(execution)
+            bound = self.ledger.bound(execution, step)
         except TenutoError as error:
             raise _RefusedError(400, f"Tenuto budget: {error}") from error
         if (grant is not None and grant.closed) or not self._lives(execution):
             raise _RefusedError(
                 401, f"Tenuto gateway: the task of this token has ended ({execution})"
             )
+        return bound
 
     async def _forward(
         self,

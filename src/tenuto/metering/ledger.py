@@ -39,6 +39,7 @@ from tenuto.metering.fold import Fold, month_of, step_key
 from tenuto.metering.month import Month
 from tenuto.metering.records import (
     AnyRecord,
+    Bound,
     Granted,
     Recorded,
     Released,
@@ -85,6 +86,13 @@ class Ledger:
     def reset(self, window: Window, by: str = "") -> None:
         """Let a window count from zero; what is under way still belongs to the old one."""
         self._append_alone(Reset(window, by))
+
+    def bind(self, execution: str, step: str, to: str) -> None:
+        """Let requests under a step's token count for another step, or for itself again.
+
+        Those that are under way stay with the step for which they began.
+        """
+        self._append_alone(Bound(execution, step, to))
 
     def admit(
         self,
@@ -222,6 +230,14 @@ class Ledger:
         """Return the newest grant of an execution or a step."""
         with self._shared() as now:
             return self._granted(execution, step, now)
+
+    def bound(self, execution: str, step: str) -> str:
+        """Return the step that requests under a step's token count for: mostly that one."""
+        with self._shared() as now:
+            key, found = step_key(execution, step), step
+            for fold in self._folds(execution, now):
+                found = fold.bound.get(key, found)
+            return found
 
     def health(self) -> Health:
         """Return what is wrong with the files, all months together."""

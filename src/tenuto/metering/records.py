@@ -73,6 +73,14 @@ class Reset(Record, frozen=True, tag="reset"):
     by: str = ""
 
 
+class Bound(Record, frozen=True, tag="bound"):
+    """Requests under a step's token count for another one, which speaks in its session by now."""
+
+    execution: str
+    step: str
+    to: str
+
+
 class Warned(Record, frozen=True, tag="warned"):
     """Somebody was told that a bound is reached: once is enough."""
 
@@ -87,7 +95,7 @@ class Mended(Record, frozen=True, tag="mended"):
     aside: str = ""
 
 
-AnyRecord = Granted | Reserved | Settled | Released | Recorded | Reset | Warned | Mended
+AnyRecord = Granted | Reserved | Settled | Released | Recorded | Reset | Bound | Warned | Mended
 
 _decoder: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
 encode = msgspec.json.Encoder().encode

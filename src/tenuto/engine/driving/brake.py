@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenuto.engine.ending import interrupt_children
+from tenuto.engine.inside import named, of_agents
 
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
@@ -77,6 +78,18 @@ class Brake:
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         self._under_way.add(asyncio.create_task(work))
+
+    async def end_leftovers(self, engine: BlockingEngine, execution: str, grace: float) -> str:
+        """Interrupt what agents of an earlier life left running, and return what there was.
+
+        A driver that was killed could not; and whoever does their part now may start it anew.
+        """
+        project, index = engine.project, engine.index
+        left = await asyncio.to_thread(of_agents, project, index, execution)
+        if not left:
+            return ""
+        await asyncio.to_thread(interrupt_children, project, index, execution, grace)
+        return f"what an earlier life of this task left running was interrupted: {named(left)}"
 
     async def see_off(self, engine: BlockingEngine, execution: str) -> None:
         """End what agents started elsewhere, if the task's time is over: by a kill it would end too."""

@@ -198,6 +198,8 @@ async def _work(
     teller.heard = heard
     brake.listen()
     try:
+        left = await brake.end_leftovers(engine, os.environ[MARK], settings.interrupt_grace)
+        _warn(teller, printer, left)
         return await driver.run(walker.walk, settings.concurrency)
     finally:
         await walker.close()
@@ -205,6 +207,12 @@ async def _work(
             await one.close()
         await brake.see_off(engine, os.environ[MARK])
         purse.close()
+
+
+def _warn(teller: Teller, printer: Printer, text: str) -> None:
+    if text:
+        teller.tell(Warned(text=text))
+        printer.note(f"warning: {text}")
 
 
 def _server(project: Project) -> McpServer:

@@ -68,6 +68,7 @@ class Purse:
         self._starting = asyncio.Lock()
         self._deciding = asyncio.Lock()
         self._unmetered: set[str] = set()
+        self._tokens: dict[str, str] = {}
         self._excess: set[tuple[str, str]] = set()
         self._asking: set[asyncio.Task[None]] = set()
         self._limits = budgets.LimitsInForce(engine.project, os.environ)
@@ -82,6 +83,7 @@ class Purse:
                 mode=task.budget_mode,
                 hard=hard,
                 approved=before.approved if before is not None else None,
+                approved_tokens=before.approved_tokens if before is not None else None,
                 within=task_around(engine, execution),
             )
         )
@@ -114,16 +116,18 @@ class Purse:
                     self._warn(step.id, text)
                 if found.admitted:
                     return
-                await self._ask(step.id, text)
+                await self._ask(step.id, found)
 
-    async def _ask(self, step: str, text: str) -> None:
-        """Ask whether to go on past a bound; raise BudgetReached if not."""
-        decided = await self._desk.ask("budget", f"{text}: go on past it, to the task's end?", step)
+    async def _ask(self, step: str, found: Admission) -> None:
+        """Ask whether to go on past a bound, and how far; raise BudgetReached if not."""
+        text = _told(found)
+        offer = budgets.offer(self._ledger, self._execution, found.crossings)
+        decided = await self._desk.ask("budget", f"{text}: go on, {offer.text}?", step)
         if not decided.allow:
             self._bounded = True
             budgets.deny(self._ledger, self._execution)
             raise BudgetReached(f"{text}, and it was denied to go on", "run it with a higher limit")
-        budgets.approve(self._ledger, self._execution)
+        budgets.accept(self._ledger, self._execution, offer)
 
     def _warn(self, step: str, text: str) -> None:
         self._teller.tell(Warned(text=text, step=step))
@@ -144,12 +148,22 @@ class Purse:
                 self._gateway = await asyncio.to_thread(
                     gateways.ensure, self._engine, self._environ
                 )
+        self._bind(step.id, step.id)
         return gateways.endpoint(self._gateway, self._execution, step.id)
 
     def goes_on(self, step: Step) -> None:
-        """Note that a step speaks in the session of the one before it: counted as that one was."""
-        if step.continues in self._unmetered:
+        """Count what a step asks for in the session of the one before it, whose token that has."""
+        before = str(step.continues)
+        if before in self._unmetered:
             self._unmetered.add(step.id)
+        else:
+            self._bind(self._tokens.get(before, before), step.id)
+
+    def _bind(self, token: str, step: str) -> None:
+        """Let a step's token stand for a step from here on, in the ledger: gateways may die."""
+        self._tokens[step] = token
+        if self._ledger.bound(self._execution, token) != step:
+            self._ledger.bind(self._execution, token, step)
 
     async def _answers(self, info: GatewayInfo) -> bool:
         from tenuto.engine import gateways
@@ -209,17 +223,17 @@ class Purse:
         if message.get("type") == "budget_warned":
             self._warn(step, text)
         elif message.get("type") == "budget_asked":
-            task = asyncio.create_task(self._asked(step, text))
+            task = asyncio.create_task(self._asked(step))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
 
-    async def _asked(self, step: str, text: str) -> None:
+    async def _asked(self, step: str) -> None:
         """Decide on requests that the gateway holds, and let it know."""
         async with self._deciding:
             found = budgets.decide(self._ledger, self._limits(), self._execution, step)
             if found.verdict == "ask":
                 try:
-                    await self._ask(step, text)
+                    await self._ask(step, found)
                 except Withdrawn:
                     return
                 except BudgetReached as error:
