@@ -184,6 +184,8 @@ async def test_a_program_that_waits_for_something_else_does_not_wait_for_input(
     engine: Engine, code: str
 ) -> None:
     snapshot = await engine.run(code, language="bash", wait=0.7)
+    while snapshot.state is State.QUEUED:  # on a busy machine it takes its time to begin
+        snapshot = await engine.wait(snapshot.id, 0.7)
     assert snapshot.waiting_for is None and snapshot.state is State.RUNNING
 
 

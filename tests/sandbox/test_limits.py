@@ -93,7 +93,8 @@ def test_memory_in_tmp_counts(limited: Box) -> None:
 
 def test_processes(limited: Box) -> None:
     end = limited.python(FORKS, "--pids", "20")
-    if grouped(limited, "pids") or (limited.rung == "bwrap" and limited.user is not None):
+    counted = limited.user is not None or os.getuid() != 0  # the system bounds anybody but root
+    if grouped(limited, "pids") or (limited.rung == "bwrap" and counted):
         assert_limit(end, "pids", "20")
     else:
         missing = " ".join(end["confinement"]["missing"])
