@@ -189,6 +189,88 @@ async def test_a_program_that_waits_for_something_else_does_not_wait_for_input(
     assert snapshot.waiting_for is None and snapshot.state is State.RUNNING
 
 
+LOOPS = {
+    "node readline": (
+        "node",
+        "require('readline').createInterface({input: process.stdin})"
+        ".once('line', (x) => { console.log(`[${x}]`); process.exit(0); });",
+    ),
+    "python asyncio": (
+        "python3",
+        "import asyncio, sys\nasync def main():\n"
+        "    loop = asyncio.get_running_loop(); come = loop.create_future()\n"
+        "    loop.add_reader(0, lambda: come.done() or come.set_result(sys.stdin.readline()))\n"
+        "    print('[' + (await come).strip() + ']')\nasyncio.run(main())",
+    ),
+    "python poll": (
+        "python3",
+        "import select, sys\nwaits = select.poll(); waits.register(0, select.POLLIN); waits.poll()\n"
+        "print('[' + sys.stdin.readline().strip() + ']')",
+    ),
+}
+
+
+@pytest.mark.promise("X7")
+@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
+@pytest.mark.parametrize("name", LOOPS)
+async def test_an_event_loop_with_nothing_but_its_input_is_seen_to_wait(
+    engine: Engine, name: str, terminal: bool
+) -> None:
+    program, code = LOOPS[name]
+    require_program(program)
+    running = await engine.start(
+        command=[program, "-e" if program == "node" else "-c", code], pty=terminal
+    )
+    await asked(engine, running)
+    assert await engine.send(running, "it") == "delivered"
+    assert "[it]" in (await ended(engine, running)).output
+
+
+BUSY_LOOPS = {
+    "a server": (
+        "node",
+        "process.stdin.resume(); require('http').createServer().listen(0, '127.0.0.1',"
+        " () => console.log('up'))",
+    ),
+    "a clock": ("node", "process.stdin.resume(); setInterval(() => {}, 50); console.log('up')"),
+    "a child": (
+        "node",
+        "process.stdin.resume(); require('child_process').spawn('sleep', ['1000']);"
+        "console.log('up')",
+    ),
+    "a timeout": (
+        "python3",
+        "import select\nwaits = select.poll(); waits.register(0, select.POLLIN); print('up', flush=True)"
+        "\nwhile True: waits.poll(50)",
+    ),
+    "a socket": (
+        "python3",
+        "import select, socket\nwaits = select.epoll(); waits.register(0, select.EPOLLIN)\n"
+        "listens = socket.create_server(('127.0.0.1', 0)); waits.register(listens, select.EPOLLIN)\n"
+        "print('up', flush=True); waits.poll()",
+    ),
+    "a thread at work": (
+        "python3",
+        "import select, threading, time\nthreading.Thread(target=time.sleep, args=(1000,)).start()\n"
+        "waits = select.poll(); waits.register(0, select.POLLIN); print('up', flush=True); waits.poll()",
+    ),
+}
+
+
+@pytest.mark.promise("X7")
+@pytest.mark.parametrize("name", BUSY_LOOPS)
+async def test_an_event_loop_that_something_else_may_wake_does_not_wait_for_input(
+    engine: Engine, name: str
+) -> None:
+    program, code = BUSY_LOOPS[name]
+    require_program(program)
+    running = await engine.start(command=[program, "-e" if program == "node" else "-c", code])
+    await word(engine, running, "up")
+    snapshot = await engine.wait(running, 0.7)
+    assert snapshot.waiting_for is None and snapshot.state is State.RUNNING
+    await engine.kill(running)
+
+
 @pytest.mark.promise("X7")
 async def test_five_megabytes_pass_through_unchanged(engine: Engine) -> None:
     data = b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(5 * 1024 * 1024 // 32))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tenuto.keeper import cgroup, procfs
+from tenuto.keeper import blocked, cgroup, procfs
 
 TREE = """
 import os, signal, sys
@@ -89,7 +89,7 @@ def test_the_mark_is_the_whole_value_and_nothing_less(start):
 
 
 def test_a_program_blocked_on_its_stdin_is_seen(start):
-    if not procfs.sees_blocked_reads():
+    if not blocked.sees_blocked_reads():
         if os.environ.get("TENUTO_TEST_REQUIRE_ALL"):
             pytest.fail("/proc/PID/syscall cannot be read")
         pytest.skip("/proc/PID/syscall cannot be read here")
@@ -97,16 +97,16 @@ def test_a_program_blocked_on_its_stdin_is_seen(start):
     assert child.stdin is not None
     status = os.fstat(child.stdin.fileno())
     for _ in range(2000):
-        if procfs.reads_from([child.pid], status.st_ino, status.st_dev):
+        if blocked.reads_from([child.pid], status.st_ino, status.st_dev):
             break
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(0.01)
     else:
         pytest.fail("never seen")
-    assert not procfs.reads_from([child.pid], status.st_ino + 1, status.st_dev)
-    assert not procfs.reads_from([], status.st_ino, status.st_dev)
+    assert not blocked.reads_from([child.pid], status.st_ino + 1, status.st_dev)
+    assert not blocked.reads_from([], status.st_ino, status.st_dev)
     busy = start("sleep", "600", stdin=child.stdin)
-    assert not procfs.reads_from([busy.pid], status.st_ino, status.st_dev)
+    assert not blocked.reads_from([busy.pid], status.st_ino, status.st_dev)
 
 
 def test_pids_that_are_gone_are_no_trouble():
@@ -114,7 +114,7 @@ def test_pids_that_are_gone_are_no_trouble():
     assert procfs.start_time(gone) == 0
     assert procfs.children(gone) == procfs.descendants(gone) == []
     assert not procfs.carries_mark(gone, "x")
-    assert not procfs.reads_from([gone], 1, 1)
+    assert not blocked.reads_from([gone], 1, 1)
     assert not procfs.is_keeper(gone)
 
 

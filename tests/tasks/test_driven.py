@@ -202,3 +202,16 @@ def test_an_end_of_its_own_unties_it(engine: BlockingEngine) -> None:
     execution_id, sock = engine.start(msgspec.structs.replace(work, tether=own))
     sock.close()
     assert engine.wait(execution_id, 60).state == "succeeded"
+
+
+@pytest.mark.promise("X7")
+def test_it_asks_nobody_but_who_started_it(engine: BlockingEngine) -> None:
+    """An agent that is idle reads its next prompt from its driver: no user is waited for."""
+    own = (os.getpid(), procfs.start_time(os.getpid()))
+    work = engine.command(["cat"], Options())
+    execution_id, sock = engine.start(msgspec.structs.replace(work, tether=own))
+    sock.close()
+    while (snapshot := engine.wait(execution_id, 0.7)).state == "queued":
+        pass
+    assert (snapshot.state, snapshot.waiting_for) == ("running", None)
+    engine.kill(execution_id)

@@ -15,7 +15,7 @@ from tenuto.core.quantities import brief_size
 from tenuto.dispatch import control
 from tenuto.dispatch.launch import ZygoteLauncher
 from tenuto.interpreters.probing import probe
-from tenuto.keeper import cgroup, procfs
+from tenuto.keeper import blocked, cgroup
 from tenuto.sandboxes import Ladder
 from tenuto.stores.archive import Archive
 from tenuto.stores.tape import is_kept
@@ -120,7 +120,7 @@ def _containment() -> Check:
 
 
 def _input_seen() -> Check:
-    seen = procfs.sees_blocked_reads()
+    seen = blocked.sees_blocked_reads()
     detail = "a program that waits for input is noticed" if seen else "blocked reads cannot be seen"
     hint = "" if seen else "the kernel hides /proc/PID/syscall; send input without being asked"
     return Check("input", True, detail, hint)

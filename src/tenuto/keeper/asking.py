@@ -26,7 +26,9 @@ class Asking:
         """Something moved: begin anew."""
         keeper = self._keeper
         self._pause = _FIRST_S
-        if not keeper.ended and keeper.cells is None:  # a session's cells ask for themselves
+        # a session's cells ask for themselves, and what a driver started asks nobody but that
+        elsewhere = keeper.cells is not None or keeper.job.get("tether")
+        if not keeper.ended and not elsewhere:
             keeper.loop.after(_FIRST_S, self.look)
         if keeper.waiting == "input":
             self._seen = 0

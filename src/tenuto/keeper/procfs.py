@@ -1,4 +1,4 @@
-"""What /proc tells about processes: who descends from whom, who is who, who waits for input."""
+"""What /proc tells about processes: who descends from whom, who is who."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ _ENTRY = b"from tenuto.keeper.zygote import main"  # as BOOT has it
 MARK = "TENUTO_EXECUTION"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PF_EXITING = 4
-
-# read and readv, and select with one descriptor: a program that is blocked there waits for input
-_READ_CALLS = {"x86_64": ("0", "19"), "aarch64": ("63", "65")}.get(os.uname().machine, ())
-_SELECT_CALLS = {"x86_64": ("23", "270"), "aarch64": ("72",)}.get(os.uname().machine, ())
 
 
 def read(path: str) -> bytes:
@@ -171,34 +167,3 @@ def _descendants_by_parent(pid: int, prune: Callable[[int], bool]) -> list[int]:
 
 
 HAS_CHILDREN = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
-
-
-def reads_from(pids: list[int], inode: int, device: int) -> bool:
-    """Tell whether any of the processes is blocked reading this pipe or terminal."""
-    for pid in pids:
-        try:
-            threads = os.listdir(f"/proc/{pid}/task")
-        except OSError:
-            continue
-        for thread in threads:
-            words = read(f"/proc/{pid}/task/{thread}/syscall").decode("ascii", "replace").split()
-            if len(words) < 2:
-                continue
-            if words[0] in _READ_CALLS:
-                descriptor = int(words[1], 16)
-            elif words[0] in _SELECT_CALLS and int(words[1], 16) == 1:
-                descriptor = 0
-            else:
-                continue
-            try:
-                status = os.stat(f"/proc/{pid}/fd/{descriptor}")
-            except OSError:
-                continue
-            if (status.st_ino, status.st_dev) == (inode, device):
-                return True
-    return False
-
-
-def sees_blocked_reads() -> bool:
-    """Tell whether this machine lets us see in which call a process is blocked."""
-    return bool(_READ_CALLS) and bool(read("/proc/self/syscall"))

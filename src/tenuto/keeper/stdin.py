@@ -8,7 +8,7 @@ import os
 import termios
 from collections import deque
 
-from tenuto.keeper import procfs
+from tenuto.keeper.blocked import reads_from
 
 _CHUNK = 64 * 1024
 _MOST = 8 * 1024 * 1024
@@ -94,4 +94,4 @@ class Stdin:
         """Tell whether the program is blocked reading and there is nothing left for it to read."""
         if self.fd < 0 or self.pending:
             return False
-        return procfs.reads_from(pids, self._inode, self._device)
+        return reads_from(pids, self._inode, self._device)
