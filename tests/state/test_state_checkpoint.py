@@ -328,3 +328,7 @@ def test_ps_says_that_more_tasks_can_go_on_than_it_lists(cli: CommandLine, tasks
     assert newest.stdout.count("interrupted") == 1
     assert newest.stderr == "more can go on: tenuto ps -n 10\n"
     assert json.loads(cli("--json", "ps", "-n", "1").stdout) == []
+    cleaned = cli("clean", "--keep", "1")
+    assert cleaned.stdout.startswith("removed 1 execution")
+    assert cleaned.stderr == "with them 1 task that could have gone on\n"
+    assert cli.json("clean", "--keep", "0")["resumable"] == 1
