@@ -48,8 +48,9 @@ def resume(
     if execution.live:
         raise InvalidInput(f"{short(execution.id)} is still {execution.state}", _while(execution))
     if execution.state not in RESUMABLE:
+        how = "was killed" if execution.state is State.KILLED else str(execution.state)
         raise InvalidInput(
-            f"{short(execution.id)} {execution.state}: only interrupted and lost ones resume",
+            f"{short(execution.id)} {how}: only interrupted and lost ones resume",
             _instead(engine, execution),
         )
     if spec.kind == "task":
