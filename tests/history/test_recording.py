@@ -86,6 +86,9 @@ def test_a_step_that_never_started_has_a_record_too() -> None:
         ("b", "skipped_dependency_failed", ""),
     ]
     assert [one.attempt for one in records] == [0, 0]
+    assert [one.cost for one in records] == [0, None], (
+        "nobody was asked; what is skipped has no cost"
+    )
 
 
 def test_an_interrupted_step_that_is_completed_later_has_both_and_counts_tokens_once() -> None:
@@ -164,7 +167,7 @@ def test_nonsense_on_a_tape_breaks_nothing() -> None:
         huge + b',"cost":"1e999999","duration_s":1e300,"attempt":-1}',
         b'{"type":"step_finished","step":"b","status":"failed","cost":"NaN"}',
         b'{"type":"step_finished","step":"c","status":"failed","cost":"-1"}',
-        te.StepFinished(step="d" * 100_000, status="failed"),
+        te.StepFinished(step="d" * 100_000, status="failed", attempt=1),
     )  # fmt: skip
     assert [one.step[:1] for one in records if one.step != "a"] == ["b", "c", "d"]
     for one in records:

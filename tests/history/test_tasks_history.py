@@ -83,7 +83,9 @@ def _the_command_line(execution: str, capfd: pytest.CaptureFixture[str]) -> None
     assert {row["success"] for row in rows} == {"true", "false"}
     groups = list(csv.DictReader(io.StringIO(told(capfd, "--by", "role", "--csv"))))
     assert sum(int(one["count"]) for one in groups) == 3
-    assert "good" in told(capfd, "--steps", "--since", "7d")
+    shown = told(capfd, "--steps", "--since", "7d")
+    (skipped,) = (line.split() for line in shown.splitlines() if "never" in line)
+    assert skipped[2] == "skipped" and "-" in skipped and "unknown" not in skipped
     assert "50% completed" in told(capfd, "--by", "day")
     assert told(capfd, "--failed", "-q").split() == [execution]
     assert told(capfd, "--change", "none") == ""

@@ -179,6 +179,7 @@ def test_a_failed_task_says_how_to_do_the_failed_step_again(agents: Place, wire:
     plan = [STEPS[0], {"id": "b", "task": "[[fail:failed]]", "depends_on": ["a"]}]
     task = wire.data("engine_execute", plan=plan, wait=50)
     assert task["status"] == "partial" and "engine_checkpoint(" in task["next"][-1]
+    assert re.search(r"to do b again .*: engine_resume\(.*, from=\d+\)", task["next"][-2])
     listed = wire.call("engine_checkpoint", execution_id=task["execution_id"], action="list")
     (call,) = listed["structuredContent"]["next"]
     found = re.search(r"from=(\d+)\) to do b again", call)
@@ -406,7 +407,7 @@ def test_what_is_asked_wrongly_of_the_history_is_refused_with_what_is_right(
         ({"cursor": "12"}, "no cursor of engine_history"),
         ({"since": "yesterday"}, "not a time"),
         ({"since": "1h", "until": "2h"}, "ends before it begins"),
-        ({"by": "moon"}, "moon"),
+        ({"by": "moon"}, '"moon" is not one of "model", "runtime", "day", "change", "workflow"'),
         ({"limit": 1000}, "200"),
         ({"execution_id": code}, "only tasks have steps"),
     ):
@@ -465,6 +466,7 @@ def test_descriptions_are_in_plain_characters():
             'folder, add workingDirectory="DIR"',
         ),
         ("follow it: tenuto logs -f 01a1e3da", 'follow it: see output(execution_id="01a1e3da")'),
+        ("list them with: tenuto ps -a", 'see list(which="all")'),
         ("see: tenuto show 01a1e3da", 'see engine_status(execution_id="01a1e3da")'),
         ("tenuto kill 01a1e3da", 'kill(execution_id="01a1e3da")'),
         ("its disk full (tenuto doctor)", "its disk full (see engine_status())"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import textwrap
 import time
@@ -149,6 +150,21 @@ def test_a_bound_is_a_warning_over_mcp_and_a_hard_one_stops(agents: Place):
     assert data["steps"][1]["status"] == "failed" and "1000 tokens" in data["steps"][1]["error"]
 
 
+@pytest.mark.promise("B2", "M2")
+def test_a_task_that_fails_at_a_window_names_the_calls_that_help(agents: Place):
+    wire = agents.wire()
+    wire.data("engine_budget", daily=0, hard=True)
+    shown, data, result = done(wire, task="two")
+    assert result["isError"] and data["reason"] == "budget"
+    for one in (shown, data["steps"][0]["error"], data["detail"]):
+        assert "raise it: engine_budget(daily=AMOUNT)" in one and "tenuto budget" not in one
+    (call,) = data["next"]
+    again = rf'to do task again in a new task: engine_resume\(execution_id="{ID}", from=\d+\)'
+    assert re.fullmatch(again, call)
+    assert f"Next:\n- {call}" in shown
+
+
+ID = r"[0-9a-f-]+"
 ELICIT = "budget = { elicit = true }\n"
 SPENDING = [
     {"id": "a", "task": "one [[use:1000,50]]"},

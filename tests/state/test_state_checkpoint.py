@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cli_help import CommandLine
-from engine_help import events_of, main_pid, require
+from engine_help import events_of, keeper_pid, main_pid, require
 from state_help import (
     A,
     B,
@@ -159,6 +159,12 @@ def test_unknown_ids_and_a_driver_that_is_stopped(
     with pytest.raises(KeeperUnreachable, match="did not answer") as refused:
         saved.checkpoint(tasks, execution_id)
     assert "resume --force" in refused.value.hint
+    keeper = keeper_pid(project, execution_id)
+    os.kill(keeper, signal.SIGSTOP)
+    with pytest.raises(KeeperUnreachable, match=r"the keeper of .* did not answer") as refused:
+        saved.checkpoint(tasks, execution_id)
+    assert "resume --force" in refused.value.hint
+    os.kill(keeper, signal.SIGCONT)
     os.kill(driver, signal.SIGCONT)
     await_event(tasks, execution_id, lambda one: one["type"] == "checkpointed")
     tasks.kill(execution_id)
@@ -279,6 +285,12 @@ def test_the_command_line_saves_and_shows(cli: CommandLine, tasks: BlockingEngin
     assert "--from" in told.stderr
     listed = cli.json("show", execution_id, "--checkpoints")
     assert found["seq"] in [one["seq"] for one in listed]
+    assert found["covers"] not in [one["seq"] for one in listed]
+    named = cli("resume", execution_id, "--from", Path(found["path"]).name.split(".")[1], "-d")
+    assert named.returncode == 0, "the number in the file's name is taken, too"
+    forked = cli.json("show", named.stdout.strip())
+    assert forked["spec"]["task"]["forked_from"]["seq"] == found["seq"]
+    cli("kill", forked["id"])
     assert "a completed" in cli("show", execution_id, "--checkpoints").stdout
     state = cli.json("show", execution_id, "--state")
     assert state["cursor"]["running"] == ["b"]
@@ -303,3 +315,20 @@ async def test_python_has_the_same_verbs(agents: Path):
         saved_one = await engine.checkpoint(execution_id)
         assert saved_one.seq == (await engine.checkpoints(execution_id))[-1].seq
         assert await engine.recovered() == ()
+
+
+@pytest.mark.promise("U1", "D3")
+def test_ps_says_that_more_tasks_can_go_on_than_it_lists(cli: CommandLine, tasks: BlockingEngine):
+    first, second = (begin(tasks, A, B), begin(tasks, A, B))
+    for one in (first, second):
+        in_step(tasks, one, "b")
+        tasks.interrupt(one)
+    both, newest = cli("ps"), cli("ps", "-n", "1")
+    assert both.stdout.count("interrupted") == 2 and both.stderr == ""
+    assert newest.stdout.count("interrupted") == 1
+    assert newest.stderr == "more can go on: tenuto ps -n 10\n"
+    assert json.loads(cli("--json", "ps", "-n", "1").stdout) == []
+    cleaned = cli("clean", "--keep", "1")
+    assert cleaned.stdout.startswith("removed 1 execution")
+    assert cleaned.stderr == "with them 1 task that could have gone on\n"
+    assert cli.json("clean", "--keep", "0")["resumable"] == 1

@@ -119,6 +119,7 @@ def test_a_task_that_failed_says_from_where_its_step_is_done_again(cli: CommandL
     words = hint.removeprefix(again).split()
     assert shlex.join(words) in cli("show", words[1], "--checkpoints").stderr
     assert cli.json("show", words[1])["hint"] == hint
+    assert hint in cli("resume", words[1]).stderr
     let_go()
     done = cli(*words, "--wait", "60s")
     assert done.returncode == 0, done.stderr

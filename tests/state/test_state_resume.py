@@ -299,8 +299,10 @@ def test_steps_that_name_no_runtime_are_refused_where_none_works(
     assert tasks.interrupt(execution_id).state is State.INTERRUPTED
     let_go()
     tasks.environ["TENUTO_ECHO_MISSING"] = "somebody took it away"
-    hint = refused(tasks, execution_id, RuntimeGone, "has c left to do.* side: somebody took it")
-    assert "unset TENUTO_ECHO_MISSING" in hint and "--force" in hint
+    hint = refused(
+        tasks, execution_id, RuntimeGone, r"has c left to do.* side: somebody took it away \(unset"
+    )
+    assert "tenuto doctor" in hint and "--force" in hint
     assert tasks.show(execution_id).state is State.INTERRUPTED
     del tasks.environ["TENUTO_ECHO_MISSING"]
     resume(tasks, execution_id)

@@ -32,6 +32,7 @@ order = ["echo", "first", "second"]
 grace = 1
 [runners]
 echo = "tenuto.testing.agents:EchoRunner"
+frugal = "task_runners:FrugalRunner"
 side = "task_runners:SideRunner"
 writer = "task_runners:WriterRunner"
 loud = "task_runners:LOUD"

@@ -24,6 +24,15 @@ def _note(line: str) -> None:
     os.close(fd)
 
 
+class FrugalRunner(EchoRunner):
+    """Would ask its model through the gateway, and never has to."""
+
+    capabilities = Capabilities(interrupt=True, metered=True, usage="request")
+
+    def __init__(self) -> None:
+        super().__init__("frugal", "frugal")
+
+
 class SideRunner(EchoRunner):
     """Notes in a file that a step began, and that it came to its end.
 

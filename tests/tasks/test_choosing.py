@@ -89,8 +89,10 @@ def test_one_that_is_named_and_missing_has_a_substitute_and_one_that_refuses_has
         with pytest.raises(RunnerFailed, match="not logged in") as refused:
             await chooser(None, {"a": (REFUSED, "f"), "b": (HERE, "f")}).choose("a")
         assert (refused.value.kind, refused.value.hint) == ("auth", "log in")
-        with pytest.raises(RunnerFailed, match="a: not installed; b: not logged in") as none:
+        with pytest.raises(RunnerFailed, match="no runtime works here") as none:
             await chooser(None, {"a": (GONE, "f"), "b": (REFUSED, "g")}).choose(None)
-        assert "install it" in none.value.hint
+        each = "a: not installed (install it); b: not logged in (log in)"
+        assert none.value.message.endswith(each), "each with its own way out"
+        assert "tenuto doctor" in none.value.hint
 
     asyncio.run(walk())

@@ -445,6 +445,15 @@ async def test_with_a_warning_it_goes_on_and_a_hard_bound_stops_it(
     assert started(project, hard.id) == ["a"], "nothing begins past a hard bound"
 
 
+@pytest.mark.promise("B1")
+async def test_a_metered_step_without_a_request_cost_nothing_and_another_is_not_known(
+    tasks: Engine,
+) -> None:
+    work = plan(Step("a", "x", runtime="frugal"), Step("b", "x", runtime="echo"))
+    done = await tasks.task(plan=work, strategy="parallel", wait=60)
+    assert [one["cost"] for one in value(done)["steps"]] == [0, None]
+
+
 @pytest.mark.promise("B2")
 async def test_a_soft_bound_that_the_last_step_passed_is_told_once(tasks: Engine) -> None:
     first = Step("a", "[[use:10,0]]")

@@ -52,8 +52,10 @@ def ps(args: argparse.Namespace, console: Console) -> int:
         if args.watch and os.isatty(OUT) and not console.json:
             return _watch(engine, args, console)
         found = _found(engine, args)
+        more = False
         if not console.json and not console.quiet:
-            found += _stopped(engine, args, found)
+            stopped, more = _stopped(engine, args, found)
+            found += stopped
         if console.json:
             from tenuto.engine.documents import execution_document
 
@@ -63,6 +65,8 @@ def ps(args: argparse.Namespace, console: Console) -> int:
                 console.out(one.id)
         elif found:
             console.out("\n".join(_lines(found, console)))
+            if more:
+                console.note(f"more can go on: tenuto ps -n {(args.n or _STOPPED_MOST) * 10}")
         else:
             console.message("Nothing is running." if not args.all else "There is none.")
     return 0
@@ -93,15 +97,18 @@ def _found(engine: BlockingEngine, args: argparse.Namespace) -> list[Snapshot]:
 
 def _stopped(
     engine: BlockingEngine, args: argparse.Namespace, found: Sequence[Snapshot]
-) -> list[Snapshot]:
-    """Return the newest tasks that can be resumed, where nothing narrower was asked for."""
+) -> tuple[list[Snapshot], bool]:
+    """Return the newest tasks that can be resumed, and whether there are more.
+
+    None where something narrower was asked for.
+    """
     narrowed = args.all or args.state or args.text or args.only_async
     if narrowed or args.kind not in (None, "task"):
-        return []
+        return [], False
     most = args.n or _STOPPED_MOST
-    stopped = engine.list(states=tuple(RESUMABLE), kind="task", most=most)
+    stopped = engine.list(states=tuple(RESUMABLE), kind="task", most=most + 1)
     known = {one.id for one in found}
-    return [one for one in stopped if one.id not in known]
+    return [one for one in stopped[:most] if one.id not in known], len(stopped) > most
 
 
 def _can_go_on(one: Snapshot) -> bool:
@@ -144,7 +151,7 @@ def _watch(engine: BlockingEngine, args: argparse.Namespace, console: Console) -
     try:
         while True:
             found = _found(engine, args)
-            found += _stopped(engine, args, found)
+            found += _stopped(engine, args, found)[0]
             lines = _lines(found, console) if found else ["Nothing is running."]
             rows = os.get_terminal_size(OUT).lines or 1000  # 0: it does not say
             text = "\r\n".join(lines[: max(1, rows - 1)])

@@ -101,13 +101,16 @@ def _tell(found: History, console: Console) -> None:
 
 
 def _record(one: ExecutionRecord) -> tuple[str, ...]:
-    status = "skipped" if one.status == SKIPPED else one.status
+    skipped = one.status == SKIPPED
+    status = "skipped" if skipped else one.status
+    if one.kind and one.kind != status:
+        status = f"{status}: {one.kind}"
     tokens = one.tokens
     return (
-        short(one.execution), one.step, f"{status}: {one.kind}" if one.kind else status,
+        short(one.execution), one.step, status,
         one.executed_at[:19] + "Z", brief_duration(one.duration_s),
         str(tokens.total - tokens.output), str(tokens.output),
-        money(one.cost),
+        "-" if skipped and one.cost is None else money(one.cost),
         one.role or "-", one.runtime or "-", one.model or "-",
     )  # fmt: skip
 

@@ -273,8 +273,8 @@ def _answered(console: Console, question: Asked) -> bool:
     if question.detail is not None:
         console.message(f"  {_exactly(question)}")
     while True:
-        console.write(2, b"  approve? [y/n] ")
         try:
+            console.write(2, b"  approve? [y/n] ")
             answer = sys.stdin.readline()
         except KeyboardInterrupt:
             console.message("")  # what is told next begins on a line of its own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, cast
@@ -48,6 +49,10 @@ class Checker:
 def _sentence(error: Any) -> str:
     where = ".".join(str(part) for part in error.instance_path)
     text = str(error.message)
+    options: Any = getattr(error.kind, "options", None)
+    if isinstance(options, list) and "other candidates" in text:  # whoever guesses needs them all
+        shown = ", ".join(json.dumps(one, ensure_ascii=False) for one in cast("list[Any]", options))
+        text = f"{text.partition(' is not one of ')[0]} is not one of {shown}"
     text = text if len(text) <= 300 else text[:299] + "…"
     return f"{where}: {text}" if where else text
 

@@ -123,11 +123,14 @@ class Recorder:
                 before = self._records[cut]
                 self._records[cut] = msgspec.structs.replace(before, status=status, kind=event.kind)
             return
+        unbegun = one is None and event.attempt == 0 and status == "failed"
         one = one or _Running(seq, time_ns, event.attempt)
         one.attempt = event.attempt or one.attempt
         one.runtime, one.role = event.runtime or one.runtime, event.role or one.role
         one.model = event.model or one.model
         tokens, cost = self._since_last(event.step, event.tokens, event.cost, one.used)
+        if unbegun and event.cost is None and not tokens.total:
+            cost = Decimal(0)  # nobody was asked anything
         seconds = event.duration_s or (time_ns - one.began_ns) / 1e9
         self._record(event.step, one, status, event.kind, time_ns, tokens, cost, seconds)
         if event.unmetered:

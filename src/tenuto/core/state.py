@@ -354,7 +354,8 @@ def _follows(event: TaskEvent) -> bool:
 
 def _named(event: TaskEvent) -> str:
     if isinstance(event, Planned):
-        return f"planned: {len(event.plan.steps)} steps"
+        steps = len(event.plan.steps)
+        return f"planned: {steps} step{'s' if steps != 1 else ''}"
     if isinstance(event, StepFinished):
         return f"{event.step} {event.status}"
     if isinstance(event, Checkpointed):

@@ -15,7 +15,7 @@ from tenuto.core.ports import Connection
 from tenuto.core.quantities import iso
 from tenuto.core.specs import Spec
 from tenuto.core.state import CheckpointInfo, checkpoints, forked_events
-from tenuto.core.task_events import StepFinished, TaskEvent
+from tenuto.core.task_events import Checkpointed, StepFinished, TaskEvent
 from tenuto.core.tasks import ForkedFrom, TaskSpec
 from tenuto.engine.moving import check_folder
 from tenuto.engine.saved import task_events
@@ -37,6 +37,7 @@ def fork(
     task = task_of(spec)
     events = task_events(engine.project.folder(execution.id))
     places = checkpoints(events)
+    seq = _meant(events, seq)
     if seq not in {one.seq for one in places}:
         raise UnknownCheckpoint(
             f"{short(execution.id)} has no checkpoint {seq}: {_told(places)}",
@@ -52,6 +53,14 @@ def fork(
     work = resumed_work(engine, msgspec.structs.replace(spec, task=msgspec.to_builtins(forked)))
     work = msgspec.structs.replace(work, execution_id=whole, events=tuple(kept))
     return engine.start(work)
+
+
+def _meant(events: list[tuple[int, int, TaskEvent]], seq: int) -> int:
+    """Return the checkpoint for the number in a state file's name: the last event that it covers."""
+    for number, _, event in events:
+        if isinstance(event, Checkpointed) and event.seq == seq >= 0:
+            return number
+    return seq
 
 
 def _told(places: list[CheckpointInfo]) -> str:

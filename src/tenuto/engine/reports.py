@@ -43,11 +43,12 @@ class Report(msgspec.Struct, frozen=True):
         if not self.running:
             return "Nothing is running."
         lines = [f"Running: {len(self.running)}"]
+        wide = max(15, *(len(one.state) for one in self.running))
         for one in self.running:
             mark = " async" if one.is_async else ""
             lines.append(
-                f"  {short(one.id)}  {one.state:<15} {brief_duration(one.duration_s):>7}  "
-                f"{one.output_lines} lines{mark}  {one.title[:60]}"
+                f"  {short(one.id)}  {one.state:<{wide}} {brief_duration(one.duration_s):>7}  "
+                f"{one.output_lines} line{'' if one.output_lines == 1 else 's'}{mark}  {one.title[:60]}"
             )
         return "\n".join(lines)
 

@@ -11,7 +11,7 @@ from tenuto.core.execution import Execution
 from tenuto.core.ids import short
 from tenuto.core.ports import Connection
 from tenuto.core.specs import Spec
-from tenuto.core.states import RESUMABLE
+from tenuto.core.states import RESUMABLE, State
 from tenuto.engine.moving import placed
 from tenuto.engine.work import Options, recorded_inputs
 from tenuto.stores.tape import TapeReader
@@ -50,9 +50,10 @@ def resume(
     if execution.live:
         raise InvalidInput(f"{short(execution.id)} is still {execution.state}", _while(execution))
     if execution.state not in RESUMABLE:
+        how = "was killed" if execution.state is State.KILLED else str(execution.state)
         raise InvalidInput(
-            f"{short(execution.id)} {execution.state}: only interrupted and lost ones resume",
-            _instead(execution),
+            f"{short(execution.id)} {how}: only interrupted and lost ones resume",
+            _instead(engine, execution),
         )
     if spec.kind == "task":
         return execution.id, _task(engine, execution, spec, force, by)
@@ -87,9 +88,14 @@ def _checked(engine: BlockingEngine, execution: Execution) -> Spec:
     return spec
 
 
-def _instead(execution: Execution) -> str:
+def _instead(engine: BlockingEngine, execution: Execution) -> str:
     if execution.spec is None or execution.spec.kind != "task":
         return "run the work anew"
+    if execution.state is State.FAILED:
+        from tenuto.engine.stopped import again
+
+        if hint := again(engine.project.folder(execution.id), execution.id):
+            return hint
     return f"run it anew, or fork it: tenuto show {short(execution.id)} --checkpoints"
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from tenuto.core.errors import DiskFull, InvalidInput, NewerTape
 from tenuto.core.listing import Query, Row
-from tenuto.core.states import ENDED
+from tenuto.core.states import ENDED, RESUMABLE
 from tenuto.engine.recover import fold
 from tenuto.stores.tape import NAME as TAPE
 from tenuto.stores.tape import TapeReader
@@ -35,6 +35,8 @@ class Cleaned(msgspec.Struct, frozen=True):
     size: int
     kept: int = 0
     """Tasks that had to stay: there was no room to write down what their steps came to."""
+    resumable: int = 0
+    """Of those removed, the tasks that could have gone on."""
 
 
 def clean(
@@ -70,7 +72,9 @@ def clean(
         tasks = [one for one in removed if doomed[one].kind == "task"]
         Archive(engine.project).drop(tasks, edge)
         engine.index.forget_records(tasks, edge)
-    return Cleaned(len(removed), sum(removed.values()), kept)
+    gone = [doomed[one] for one in removed]
+    resumable = sum(row.kind == "task" and row.state in RESUMABLE for row in gone)
+    return Cleaned(len(removed), sum(removed.values()), kept, resumable)
 
 
 def _remove_all(

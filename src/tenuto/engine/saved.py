@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
 _PATIENCE_S = 30.0
+_KEEPER_S = 5.0
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -212,14 +213,25 @@ def wait_for_checkpoint(
     from tenuto.core.errors import NotRunning
     from tenuto.engine.blocking import sleep
 
+    def frozen(who: str, seconds: float) -> KeeperUnreachable:
+        name = short(execution_id)
+        return KeeperUnreachable(
+            f"the {who} of {name} did not answer within {seconds:g} s",
+            "it may be stopped, or its disk full (tenuto doctor);"
+            f" to take it over: tenuto resume --force {name}",
+        )
+
     limit = time.monotonic() + patience_s
     with engine.watch(execution_id) as watch:
         watch.only_events = True
         message = {"type": "checkpoint", "key": key}
         try:
-            control.request(engine.project.folder(execution_id), "tell", message=message)
+            folder = engine.project.folder(execution_id)
+            control.request(folder, "tell", min(patience_s, _KEEPER_S), message=message)
         except (control.NoKeeper, NotRunning):
             return None, -1
+        except KeeperUnreachable:
+            raise frozen("keeper", min(patience_s, _KEEPER_S)) from None
         while True:
             for frame in watch.look():
                 event = decode_task_event(frame.body) if frame.stream == EVENT else None
@@ -229,9 +241,5 @@ def wait_for_checkpoint(
                 return None, -1
             left = limit - time.monotonic()
             if left <= 0:
-                raise KeeperUnreachable(
-                    f"the driver of {short(execution_id)} did not answer within {patience_s:g} s",
-                    "it may be stopped, or its disk full (tenuto doctor);"
-                    f" to take it over: tenuto resume --force {short(execution_id)}",
-                )
+                raise frozen("driver", patience_s)
             sleep(watch, left)

@@ -202,15 +202,17 @@ def _check_any(
         if name in found and found[name].available:
             return
     lacking = [found[name] for name in names if name in found]
-    why = "; ".join(f"{one.name}: {one.why}" for one in lacking)
-    hints = "; or ".join(f"{one.name}: {one.hint}" for one in lacking if one.hint)
+    why = "; ".join(
+        f"{one.name}: {one.why} ({one.hint})" if one.hint else f"{one.name}: {one.why}"
+        for one in lacking
+    )
     more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
     check.obstacle(
         RuntimeGone(
             f"{check.name} has {', '.join(left[:_NAMED])}{more} left to do, and no runtime works "
             f"here: {why}",
-            f"{hints or 'make one of them work'}; then resume it. To go on and have what cannot run "
-            f"fail: {check.forced}",
+            "make one of these work (tenuto doctor shows them), then resume it; to go on and have "
+            f"what cannot run fail: {check.forced}",
         )
     )
 

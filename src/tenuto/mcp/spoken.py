@@ -25,7 +25,7 @@ _CALLS = tuple(
         (r"tenuto budget --set (\w+)=AMOUNT", r"engine_budget(\1=AMOUNT)"),
         (r"(?:see: )?tenuto doctor\b(?! --)", "see engine_status()"),
         (r"see: tenuto ps --kind task", "see engine_status()"),
-        (r"(?:see: )?tenuto ps -a", 'see list(which="all")'),
+        (r"(?:see: |list them with: |list: )?tenuto ps -a", 'see list(which="all")'),
         (r"see: tenuto task -h", "see the tool's description"),
         (r"--cwd DIR", 'workingDirectory="DIR"'),
         (r"--from (\w+)", r"from=\1"),

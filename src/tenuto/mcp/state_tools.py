@@ -90,7 +90,7 @@ def _place_line(one: CheckpointInfo) -> str:
 def _next_of(snapshot: Snapshot, progress: Progress, places: Sequence[CheckpointInfo]) -> list[str]:
     """Return the calls that make sense with these checkpoints."""
     where = f'execution_id="{snapshot.id}"'
-    calls = [one for one in next_ended(snapshot, progress) if "engine_resume(" in one]
+    calls = [one for one in next_ended(snapshot, progress) if one.startswith("engine_resume(")]
     if failed := before_failure(places):
         again, seq = failed
         calls.append(

@@ -28,6 +28,7 @@ _ASKS = 20
 _ERROR = 400
 _DETAIL = 4000
 _WARNINGS = 20
+_RESUME = "tenuto resume"
 _UNUSABLE = ("auth", "missing", "outdated")
 
 
@@ -65,6 +66,8 @@ def facts(snapshot: Snapshot, progress: Progress) -> dict[str, Any]:
         "fallbacks": whole["fallbacks"][-_WARNINGS:],
         "asks": asks(snapshot, progress),
     }
+    if known.get("detail"):
+        known["detail"] = spoken(known["detail"])
     if len(shown) < len(progress.steps):
         known["steps_total"] = len(progress.steps)
         known["steps_by_status"] = counts(progress)
@@ -135,8 +138,8 @@ def next_ended(snapshot: Snapshot, progress: Progress) -> list[str]:
     calls: list[str] = []
     if any(one.kind in _UNUSABLE for one in progress.steps.values() if one.status == "failed"):
         calls.append("engine_status() for the runtimes that work here, and what the others lack")
-    if snapshot.state is State.FAILED and not progress.steps and snapshot.hint:
-        calls.append(spoken(snapshot.hint))
+    if snapshot.state is State.FAILED and (not progress.steps or _RESUME in snapshot.hint):
+        calls += [spoken(snapshot.hint)] if snapshot.hint else []
     if any(one.status == "completed" for one in progress.steps.values()) and not snapshot:
         calls.append(
             f'engine_checkpoint({where}, action="list") for where engine_resume can begin a new task '
@@ -194,7 +197,7 @@ def _ending(snapshot: Snapshot, progress: Progress, status: str) -> str:
     took = brief_duration(snapshot.duration_s)
     if status == "completed":
         return f"Task {snapshot.id} completed after {took}."
-    why = snapshot.detail or snapshot.reason
+    why = spoken(snapshot.detail) or snapshot.reason
     more = f": {why}" if why and status != "interrupted" else "."
     if status == "partial":
         good = sum(one.status == "completed" for one in progress.steps.values())
@@ -283,7 +286,7 @@ def _step_line(one: StepProgress) -> str:
 
 def _error(one: StepProgress) -> str:
     """Return why a step is not completed; that of an earlier try is over once it runs again."""
-    return "" if one.status in ("completed", "running") else one.error[:_ERROR]
+    return "" if one.status in ("completed", "running") else spoken(one.error)[:_ERROR]
 
 
 def question(one: dict[str, Any]) -> str:

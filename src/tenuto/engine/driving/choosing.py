@@ -72,7 +72,7 @@ class Chooser:
         names = [self._preferred] if self._preferred else []
         names += [name for name in self._order if name not in names]
         missing: list[str] = []
-        hints: list[str] = []
+        remedies: list[str] = []
         for name in names:
             probe = await self.probe(name)
             if probe.available:
@@ -82,9 +82,11 @@ class Chooser:
                 passed = f" ({'; '.join(missing)})" if missing else ""
                 return Chosen(name, self.runner(name), probe, why + passed)
             missing.append(f"{name}: {probe.why}")
-            hints.append(f"{name}: {probe.hint}")
+            remedies.append(f"{name}: {probe.why} ({probe.hint})" if probe.hint else missing[-1])
         raise RunnerFailed(
-            f"no runtime works here: {'; '.join(missing)}", "; or ".join(hints), "missing"
+            f"no runtime works here: {'; '.join(remedies)}",
+            "make one of these work: tenuto doctor shows them",
+            "missing",
         )
 
     async def _take(self, name: str, why: str) -> Chosen:

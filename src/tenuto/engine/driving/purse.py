@@ -194,7 +194,8 @@ class Purse:
             return Tokens(), None, True  # nothing was told, nothing is in the ledger
         self._tell_excess(step)
         spend = self._ledger.spend(self._execution, step)
-        known = spend.requests > spend.unpriced
+        asked = spend.requests or spend.unsettled
+        known = spend.requests > spend.unpriced or (self.metered(step) and not asked)
         return spend.tokens, spend.cost if known else None, step in self._unmetered
 
     def _tell_excess(self, step: str) -> None:
