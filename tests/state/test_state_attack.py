@@ -17,6 +17,7 @@ from tenuto.core.errors import StateDamaged
 from tenuto.core.execution import Execution
 from tenuto.engine import saved, takeover
 from tenuto.engine.blocking import BlockingEngine
+from tenuto.engine.surroundings import commit_of
 from tenuto.stores.layout import Project
 from tenuto.stores.states import read_state
 
@@ -105,3 +106,25 @@ def test_a_takeover_of_what_has_died_meanwhile_goes_on(
     resume(tasks, execution_id, force=True)
     assert ended(tasks, execution_id).state == "succeeded"
     assert ran() == ["a", "b", "b", "c"]
+
+
+@pytest.mark.promise("D4")
+@pytest.mark.parametrize("head", [b"\xff\xfe no commit", b"ref: refs/heads/a\0b", b"", None])
+def test_a_repository_that_is_none_holds_nobody_up_and_is_no_commit(
+    tmp_path: Path, head: bytes | None
+) -> None:
+    """What stands in .git is whatever its author put there: garbage, or a pipe without a writer."""
+    git = tmp_path / ".git"
+    git.mkdir()
+    if head is None:
+        os.mkfifo(git / "HEAD")
+    else:
+        (git / "HEAD").write_bytes(head)
+    assert commit_of(str(tmp_path)) == ""
+    (git / "HEAD").unlink()
+    (git / "HEAD").write_bytes(b"ref: refs/heads/main\n")
+    os.mkfifo(git / "packed-refs")
+    assert commit_of(str(tmp_path)) == ""
+    (git / "packed-refs").unlink()
+    (git / "packed-refs").write_bytes(b"# pack-refs\n" + b"c" * 40 + b" refs/heads/main\n")
+    assert commit_of(str(tmp_path)) == "c" * 40
