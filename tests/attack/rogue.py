@@ -43,10 +43,12 @@ class RogueSession:
     session = "rogue"
 
     def __init__(self) -> None:
+        self.bad = False
         self.answers: asyncio.Queue[tuple[str, bool, str]] = asyncio.Queue()
 
     async def prompt(self, text: str) -> AsyncIterator[RunEvent]:
         yield SessionOpened("rogue")
+        self.bad = "BAD END" in text
         if "LOUD" in text:
             yield Finished(ok=True, text="\x01" * 2_100_000)
         elif "STEERS" in text:
@@ -80,4 +82,5 @@ class RogueSession:
         pass
 
     async def close(self) -> None:
-        pass
+        if self.bad:
+            raise OSError("it cannot be closed")

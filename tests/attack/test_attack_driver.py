@@ -48,6 +48,16 @@ async def test_outputs_that_are_too_much_for_one_message_still_end_well(
     assert snapshot.value["status"] == "completed" and len(snapshot.value["steps"]) == 4
     ended = events_of(project, snapshot.id, "step_finished")
     assert [len(one["output"]) for one in ended] == [2 * 1024 * 1024] * 4
+    assert len(snapshot.value["warnings"]) == 4, "what is cut is said to be"
+    assert "2097152 of 2100000 characters" in snapshot.value["warnings"][0]
+
+
+@pytest.mark.asyncio
+@pytest.mark.promise("R2")
+async def test_a_session_that_cannot_be_closed_takes_nothing_back(rogues: Engine) -> None:
+    snapshot = await rogues.task("BAD END", runtime="rogue", wait=60)
+    assert snapshot.state == "succeeded" and snapshot.value["output"] == "done", snapshot
+    assert "it cannot be closed" in snapshot.value["warnings"][0]
 
 
 @pytest.mark.asyncio

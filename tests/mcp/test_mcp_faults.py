@@ -49,7 +49,20 @@ def test_malformed_messages_are_refused_and_nothing_else_is_disturbed(place: Pla
         with pytest.raises(Failed) as refused:
             wire.request(method, **params)
         assert refused.value.code < 0
+    for number in (900, 901):
+        with pytest.raises(Failed) as refused:  # who sent it waits for an answer
+            wire.answer(number)
+        assert refused.value.code == -32600
     assert wire.data("engine_status", execution_id=one)["state"] == "running"
+
+
+@pytest.mark.promise("M3")
+def test_half_a_character_in_a_request_is_replaced_and_the_request_answered(place: Place):
+    """As text has it that a program cut in the middle of an emoji: nobody waits for ever for that."""
+    wire = place.wire()
+    found = wire.data("execute", code="print('\ud83d' + '\U0001f600')", language="python", wait=30)
+    assert found["output"].strip() == "\ufffd\U0001f600", found
+    assert "\ufffd" in text(wire.call("engine_history", execution_id="\ud83d"))
 
 
 @pytest.mark.promise("M1")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli_help import CommandLine
-from state_help import ended, resume, stopped
+from engine_help import await_death, keeper_pid
+from state_help import A, B, C, begin, ended, in_step, ran, resume, stopped
 
 from tenuto.core.errors import StateDamaged
-from tenuto.engine import saved
+from tenuto.core.execution import Execution
+from tenuto.engine import saved, takeover
 from tenuto.engine.blocking import BlockingEngine
+from tenuto.engine.surroundings import commit_of
 from tenuto.stores.layout import Project
 from tenuto.stores.states import read_state
 
@@ -81,3 +85,46 @@ def test_of_a_task_whose_tape_is_gone_the_saved_state_is_still_shown(
         kept.rename(tape)
     resume(tasks, execution_id)
     assert ended(tasks, execution_id).state == "succeeded"
+
+
+@pytest.mark.promise("D3")
+def test_a_takeover_of_what_has_died_meanwhile_goes_on(
+    tasks: BlockingEngine, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several who take over at once, each but the first meets one that has ended."""
+    execution_id = begin(tasks, A, B, C)
+    in_step(tasks, execution_id, "b")
+
+    def frozen(engine: BlockingEngine, execution: Execution) -> bool:
+        del engine
+        keeper = keeper_pid(project, execution.id)
+        os.kill(keeper, signal.SIGKILL)
+        await_death(keeper)
+        return True
+
+    monkeypatch.setattr(takeover, "_is_frozen", frozen)
+    resume(tasks, execution_id, force=True)
+    assert ended(tasks, execution_id).state == "succeeded"
+    assert ran() == ["a", "b", "b", "c"]
+
+
+@pytest.mark.promise("D4")
+@pytest.mark.parametrize("head", [b"\xff\xfe no commit", b"ref: refs/heads/a\0b", b"", None])
+def test_a_repository_that_is_none_holds_nobody_up_and_is_no_commit(
+    tmp_path: Path, head: bytes | None
+) -> None:
+    """What stands in .git is whatever its author put there: garbage, or a pipe without a writer."""
+    git = tmp_path / ".git"
+    git.mkdir()
+    if head is None:
+        os.mkfifo(git / "HEAD")
+    else:
+        (git / "HEAD").write_bytes(head)
+    assert commit_of(str(tmp_path)) == ""
+    (git / "HEAD").unlink()
+    (git / "HEAD").write_bytes(b"ref: refs/heads/main\n")
+    os.mkfifo(git / "packed-refs")
+    assert commit_of(str(tmp_path)) == ""
+    (git / "packed-refs").unlink()
+    (git / "packed-refs").write_bytes(b"# pack-refs\n" + b"c" * 40 + b" refs/heads/main\n")
+    assert commit_of(str(tmp_path)) == "c" * 40

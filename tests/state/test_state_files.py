@@ -131,6 +131,32 @@ def test_a_state_that_is_cut_or_has_a_wrong_bit_is_never_taken(state: ExecutionS
             assert found == state  # a space that became another
 
 
+@pytest.mark.promise("D5")
+@pytest.mark.parametrize("waits_for", ["b", "nobody"])
+def test_a_state_whose_plan_cannot_run_is_never_taken(state: ExecutionState, waits_for: str):
+    """Its checksum is right, as somebody's is who wrote it by hand: the plan would be a crash."""
+    steps = (Step("a", "x", depends_on=("b",)), Step("b", "x", depends_on=("a", waits_for)))
+    cursor = msgspec.structs.replace(state.cursor, plan=Plan(steps))
+    bad = msgspec.structs.replace(state, cursor=cursor)
+    bad = msgspec.structs.replace(bad, sha256=checksum(msgspec.to_builtins(bad)))
+    with pytest.raises(StateDamaged, match="do not fit"):
+        decode_state(encode_state(bad))
+
+
+@pytest.mark.promise("D1", "D5")
+def test_nothing_is_written_that_would_be_too_large_to_read(
+    tmp_path: Path, state: ExecutionState, monkeypatch: pytest.MonkeyPatch
+):
+    states.write_state(str(tmp_path), state, True)
+    monkeypatch.setattr(states, "_MOST", len(encode_state(state)))
+    larger = msgspec.structs.replace(state, warnings=("x",))
+    larger = msgspec.structs.replace(larger, sha256=checksum(msgspec.to_builtins(larger)))
+    with pytest.raises(OSError, match="too large"):
+        states.write_state(str(tmp_path), larger, True)
+    assert os.listdir(tmp_path) == ["state.json"]
+    assert states.read_state(str(tmp_path), ID).state == state
+
+
 @pytest.mark.promise("D1")
 def test_a_newer_schema_is_refused_and_said_to_be_that(state: ExecutionState):
     with pytest.raises(NewerState, match=f"schema {SCHEMA + 1}"):

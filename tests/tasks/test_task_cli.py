@@ -106,6 +106,12 @@ def test_a_plan_of_a_million_edges_is_refused_in_time(cli: CommandLine, project:
     (cli.folder / "plan.json").write_text(document({"id": "a", "task": "x" * 9_000_000}))
     done = cli("task", "--plan", "plan.json")
     assert done.returncode == 2 and "bytes" in done.stderr
+    os.truncate(cli.folder / "plan.json", 1 << 36)  # nobody reads that to its end
+    for words in (("plan.json",), ("-",)):
+        with open(cli.folder / "plan.json", "rb") as stdin:
+            asked = cli.popen("task", "--plan", *words, stdin=stdin)
+            told = asked.communicate(timeout=60)[1]
+        assert asked.returncode == 2 and b"larger than 64 MiB" in told, told
     assert list(project.all_ids()) == []
 
 

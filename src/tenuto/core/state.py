@@ -16,9 +16,9 @@ import msgspec
 
 from tenuto.core import events as ev
 from tenuto.core.budget import Tokens
-from tenuto.core.errors import NewerState, StateDamaged
+from tenuto.core.errors import InvalidPlan, NewerState, StateDamaged
 from tenuto.core.execution import Execution
-from tenuto.core.plan import Plan
+from tenuto.core.plan import Plan, check_plan
 from tenuto.core.progress import Progress, StepProgress
 from tenuto.core.quantities import iso
 from tenuto.core.states import LIVE, State
@@ -309,9 +309,12 @@ def decode_state(data: bytes) -> ExecutionState:
     for number in range(schema, SCHEMA):
         known = _MIGRATIONS[number](known)
     try:
-        return msgspec.convert(known, ExecutionState)
-    except msgspec.ValidationError as error:
+        state = msgspec.convert(known, ExecutionState)
+        if state.cursor.plan is not None:
+            check_plan(state.cursor.plan)
+    except (msgspec.ValidationError, InvalidPlan) as error:
         raise StateDamaged(f"its fields do not fit: {error}") from None
+    return state
 
 
 _MIGRATIONS: dict[int, Any] = {}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
+import stat
 import subprocess
 import sys
 
 from tenuto import __version__
 from tenuto.core.task_events import EnvironmentSeen
 
+_COMMIT = re.compile(r"[0-9a-f]{40,64}")
 _DEPTH = 8
 _GIT_S = 10.0
 
@@ -51,9 +55,10 @@ def commit_of(cwd: str) -> str:
         common = git
         if os.path.isfile(os.path.join(git, "commondir")):
             common = os.path.join(git, _line(os.path.join(git, "commondir")))
-        return _resolved(git, common)
-    except OSError:
+        found = _resolved(git, common)
+    except (OSError, ValueError):  # a NUL in a path
         return ""
+    return found if _COMMIT.fullmatch(found) else ""
 
 
 def _resolved(git: str, common: str) -> str:
@@ -73,20 +78,27 @@ def _resolved(git: str, common: str) -> str:
 
 
 def _packed(common: str, name: str) -> str:
-    try:
-        with open(os.path.join(common, "packed-refs"), encoding="utf-8", errors="replace") as file:
-            for line in file:
-                commit, _, ref = line.strip().partition(" ")
-                if ref == name:
-                    return commit
-    except OSError:
-        return ""
+    path = os.path.join(common, "packed-refs")
+    with open(_opened(path), encoding="utf-8", errors="replace") as file:
+        for line in file:
+            commit, _, ref = line.strip().partition(" ")
+            if ref == name:
+                return commit
     return ""
 
 
 def _line(path: str) -> str:
-    with open(path, "rb") as file:
+    with open(_opened(path), "rb") as file:
         return os.fsdecode(file.read(4096).strip())
+
+
+def _opened(path: str) -> int:
+    """Open a file of git's; what else stands there, a pipe that nobody writes to, holds nobody up."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "no file", path)
+    return fd
 
 
 def moved_on(cwd: str, before: str, now: str) -> bool:

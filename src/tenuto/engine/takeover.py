@@ -6,9 +6,10 @@ who holds that writes: what was frozen can never write again.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tenuto.core.errors import InvalidInput, KeeperUnreachable
+from tenuto.core.errors import InvalidInput, KeeperUnreachable, NotRunning
 from tenuto.core.execution import Execution
 from tenuto.core.ids import new_id, short
 from tenuto.dispatch import control
@@ -29,7 +30,8 @@ def take_over(engine: BlockingEngine, execution: Execution) -> None:
             f"{short(execution.id)} is {execution.state} and its driver answers: nobody takes it over",
             f"stop it first: tenuto interrupt {short(execution.id)}",
         )
-    ending.interrupt(engine.project, engine.index, execution.id, 0.0)
+    with suppress(NotRunning):  # it came to its end meanwhile, or somebody else has ended it
+        ending.interrupt(engine.project, engine.index, execution.id, 0.0)
 
 
 def _is_frozen(engine: BlockingEngine, execution: Execution) -> bool:

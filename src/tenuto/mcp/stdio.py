@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import select
 from collections.abc import AsyncGenerator
@@ -18,6 +19,7 @@ from mcp.shared.message import SessionMessage
 from tenuto.mcp.front import Front
 from tenuto.mcp.greeting import ACKNOWLEDGED, SUBSCRIPTION
 from tenuto.mcp.opening import opened
+from tenuto.runners.oneshot_lines import sound
 
 _ATOMIC = select.PIPE_BUF  # a writable pipe or socket takes so much without blocking
 _LAST_WORDS_S = 2.0
@@ -52,10 +54,12 @@ async def _streams(front: Front) -> AsyncGenerator[tuple[Any, Any]]:
             while (line := await lines.get()) is not None:
                 item: SessionMessage | Exception
                 try:
-                    message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    item = SessionMessage(message)
+                    item = SessionMessage(_parsed(line))
                 except Exception as error:
                     item = error
+                    refused = _refused(line)
+                    if refused is not None:
+                        await outbox.send(SessionMessage(refused))
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                     await inbox_in.send(item)
                 front.taken()
@@ -80,6 +84,30 @@ async def _streams(front: Front) -> AsyncGenerator[tuple[Any, Any]]:
         with anyio.move_on_after(_LAST_WORDS_S):
             await outbox.aclose()
         group.cancel_scope.cancel()
+
+
+def _parsed(line: bytes) -> types.JSONRPCMessage:
+    """Return a message; half a character in it, as in text that somebody cut, is replaced."""
+    read = types.jsonrpc_message_adapter.validate_json
+    try:
+        return read(line, by_name=False)
+    except ValueError:
+        return read(json.dumps(sound(json.loads(line))), by_name=False)
+
+
+def _refused(line: bytes) -> types.JSONRPCError | None:
+    """Return an answer to a request that is none, if it can be told whose it is: else they wait."""
+    try:
+        fields: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    number = fields.get("id") if isinstance(fields, dict) and "method" in fields else None  # pyright: ignore
+    if not isinstance(number, (int, str)) or isinstance(number, bool):
+        return None
+    error = types.ErrorData(
+        code=types.INVALID_REQUEST, message="this is no request of JSON-RPC 2.0"
+    )
+    return types.JSONRPCError(jsonrpc="2.0", id=number, error=error)
 
 
 def _is_second(message: types.JSONRPCMessage, front: Front) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -44,8 +45,11 @@ def write_state(folder: str, state: ExecutionState, safe: bool, as_name: str = N
     """
     path = os.path.join(folder, as_name)
     new = f"{path}.{_own()}.new"
+    data = encode_state(state)
+    if len(data) > _MOST:  # who reads it takes no more
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
     try:
-        _write(new, encode_state(state), safe)
+        _write(new, data, safe)
         point("state-written")
         if as_name == NAME:
             _keep_previous(folder, path)

@@ -202,6 +202,9 @@ class Walker:
         if stopped and self._why:
             error, kind = self._why, self._kind
         error = error[:_ERROR_MOST]
+        if len(end.text) > _OUTPUT_MOST:
+            kept = f"the first {_OUTPUT_MOST} of {len(end.text)} characters"
+            self._warn(step, f"of the answer of {step.id} {kept} are kept")
         return StepFinished(
             step=step.id, status=status, attempt=attempt, output=end.text[:_OUTPUT_MOST],
             error=error, kind=kind, runtime=chosen.name, role=brief.role,
@@ -244,12 +247,21 @@ class Walker:
             if tries.finished.ok and self._teller.progress.is_continued(step.id):
                 self._kept[step.id] = (chosen.name, session)
             else:
-                await session.close()
+                await self._close(step, session)
         if tries.over and not tries.finished.ok:
             tries.finished = Finished(
                 ok=False, text=tries.finished.text, kind="budget", message=tries.over
             )
         return tries
+
+    async def _close(self, step: Step, session: AgentSession) -> None:
+        """End a session; where that goes wrong, what came of it before counts all the same."""
+        try:
+            await session.close()
+        except Exception as error:
+            self._warn(
+                step, f"the session of {step.id} did not close: {type(error).__name__}: {error}"
+            )
 
     async def _listen(
         self, step: Step, one: StepProgress, session: AgentSession, prompt: str, tries: Tries
@@ -288,7 +300,7 @@ class Walker:
             )
             return before[1], True
         if before is not None:
-            await before[1].close()
+            await self._close(step, before[1])
         earlier = one.session or self._earlier(step, chosen.name, brief.cwd)
         taken_up = "" if anew else earlier
         runner = chosen.runner
