@@ -324,6 +324,8 @@ def test_code_saved_under_a_name_runs_in_later_sessions(place: Place):
     assert [one["name"] for one in listed["tools"]] == ["greet"]
     ran = second.data("composed_tools", action="run", name="greet", inputs={"name": "Ada"})
     assert ran["value"] == "Hello, Ada!" and ran["state"] == "succeeded"
+    flawed = second.call("composed_tools", action="save", name="greet", code="let x =\n  (1 + ;")
+    assert flawed["isError"] and "cannot be parsed from line" in text(flawed)
     wrong = second.call("composed_tools", action="run", name="greet", inputs={"nam": "Ada"})
     assert wrong["isError"] and "name: string" in text(wrong)
     assert "inputs.name" in text(second.call("composed_tools", action="show", name="greet"))

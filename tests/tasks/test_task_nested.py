@@ -22,6 +22,7 @@ from tenuto.engine import ending, recover
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.inside import living
 from tenuto.engine.tasks import decide
+from tenuto.mcp.task_replies import next_ended
 from tenuto.stores.layout import Project
 
 
@@ -125,6 +126,9 @@ def test_what_a_lost_task_left_running_is_shown_as_its_own_and_ended_by_a_kill(
     assert engine.show(inner).state in (State.RUNNING, State.QUEUED), "nobody ended it"
     hint = engine.show(outer).hint
     assert f"{short(inner)} runs on inside of it" in hint and "tenuto kill" in hint, hint
+    go_on, end = next_ended(engine.show(outer), progress(project, outer))
+    assert go_on.startswith("engine_resume(") and f'kill(execution_id="{short(outer)}")' in end
+    assert short(inner) in end and "tenuto" not in end
     (tree,) = json.loads(cli("--json", "tree").stdout)
     assert tree["id"] == outer and inner in json.dumps(tree["children"])
     done = cli("kill", outer)

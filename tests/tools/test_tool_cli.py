@@ -69,6 +69,15 @@ def test_an_input_may_come_from_stdin_and_code_too(cli: Any) -> None:
     assert cli("tools", "run", "twice", "-", input='{"n": 21}').stdout == "42\n"
 
 
+@pytest.mark.promise("C8", "U1")
+def test_code_that_cannot_be_parsed_is_refused_with_its_place(cli: Any) -> None:
+    (cli.folder / "greet.ts").write_text("const n: number = 1;\nconst m: = 2")
+    done = cli("tools", "save", "greet", "--file", "greet.ts")
+    assert done.returncode == 2
+    assert "cannot be parsed from line 2, column 10 on: '= 2'" in done.stderr
+    assert cli.json("tools", "list") == []
+
+
 @pytest.mark.promise("C8")
 def test_everything_is_there_as_json(cli: Any) -> None:
     saved = json.loads(save(cli, "--json").stdout)

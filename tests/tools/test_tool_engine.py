@@ -11,6 +11,8 @@ import pytest_asyncio
 from engine_help import PATIENCE, events_of
 
 from tenuto import Engine, InvalidInput, State, UnknownTool
+from tenuto.core.tools import Tool
+from tenuto.stores.composed import FOLDER, ComposedTools
 from tenuto.stores.layout import Project
 
 pytestmark = pytest.mark.asyncio
@@ -29,6 +31,12 @@ async def engine(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     async with Engine(str(folder)) as engine:
         yield engine
+
+
+def edited(project: Project, name: str, code: str) -> None:
+    """Put a tool where tools are, as somebody does who writes the file by hand."""
+    tool = Tool(name=name, description="", input_schema={"type": "object"}, code=code)
+    ComposedTools(os.path.join(project.home, FOLDER), "project").save(tool)
 
 
 async def uses(engine: Engine, name: str) -> int:
@@ -129,9 +137,11 @@ async def test_tools_may_call_themselves_but_not_for_ever(engine: Engine) -> Non
     assert (await engine.code(wide)).value == 200
 
 
-async def test_a_tool_that_throws_or_does_not_parse_says_where(engine: Engine) -> None:
+async def test_a_tool_that_throws_or_does_not_parse_says_where(
+    engine: Engine, project: Project
+) -> None:
     await engine.tools.save("throws", "\n\nconst f = () => { throw new TypeError('inside') };\nf()")
-    await engine.tools.save("flawed", "let x = ;")
+    edited(project, "flawed", "let x = ;")
     await engine.tools.save("wrong", "namespace X { export const a = 1 }", language="ts")
     snapshot = await engine.code("1;\nawait tools.throws({})")
     assert "Uncaught TypeError: inside" in snapshot.output
@@ -235,6 +245,46 @@ async def test_what_is_no_tool_is_not_saved(engine: Engine, what: Any, why: str)
     assert await engine.tools.list() == []
 
 
+@pytest.mark.promise("C8")
+@pytest.mark.parametrize(
+    ("code", "language", "place"),
+    [
+        ("let x = ;", "js", r"line 1, column 7 on: '= ;'"),
+        ("const a = 1;\nconst ü = 'ä' + ;", "js", r"line 2, column 15 on: '\+ ;'"),
+        ("function f() {", "js", r"line 1, column 15 on: something is missing"),
+        ("1}); globalThis.was = 1; (async () => {", "js", r"line 1, column 2 on"),
+        ("const n: number = 1", "js", r"line 1, column 7 on: 'n: number"),
+        ("let x: string = 'a'\nconst b: = 2", "ts", r"line 2, column 10 on: '= 2'"),
+        ("1;\nimport x from 'y'", "js", r"line 2, column 1: import of 'y' is not possible"),
+        ("import {a} from 'x'; a", "ts", r"line 1, column 1: import of 'x' is not possible"),
+    ],
+)
+async def test_code_that_cannot_be_parsed_is_not_saved_and_the_place_is_named(
+    engine: Engine, code: str, language: Any, place: str
+) -> None:
+    await engine.tools.save("greet", "1")
+    with pytest.raises(InvalidInput, match=place):
+        await engine.tools.save("greet", code, language=language)
+    assert (await engine.tools.show("greet")).version == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "language"),
+    [
+        ("return 5", "js"),
+        ("let a = 1\n;[a].map(x => x)\nawait a", "js"),
+        ("export const a = /[[a-z]--[aeiou]]/v; a", "js"),
+        ("#!/usr/bin/env node\n1", "js"),
+        ("import type {A} from 'x'; const n: A = 1; n", "ts"),
+        ("namespace X { export const a = 1 }", "ts"),
+    ],
+)
+async def test_code_that_some_engine_takes_is_saved(
+    engine: Engine, code: str, language: Any
+) -> None:
+    assert (await engine.tools.save("greet", code, language=language)).version == 1
+
+
 @pytest.mark.promise("C8", "X16")
 async def test_code_in_the_vm_can_save_no_tool(engine: Engine, project: Project) -> None:
     await engine.tools.save("greet", GREET)
@@ -321,8 +371,10 @@ async def test_a_file_that_was_edited_is_told_as_broken(engine: Engine, project:
 
 
 @pytest.mark.promise("C8")
-async def test_code_that_closes_what_is_put_around_it_is_a_syntax_error(engine: Engine) -> None:
-    await engine.tools.save("out", "1}); globalThis.was = 1; (async () => {")
+async def test_code_that_closes_what_is_put_around_it_is_a_syntax_error(
+    engine: Engine, project: Project
+) -> None:
+    edited(project, "out", "1}); globalThis.was = 1; (async () => {")
     snapshot = await engine.run("await tools.out()", language="js", wait=PATIENCE)
     assert snapshot.state is State.FAILED
     assert "SyntaxError: tool out" in snapshot.output, snapshot.output

@@ -47,6 +47,10 @@ class BadSourceError(Exception):
         self.line, self.column = place
 
 
+class UnreadableError(BadSourceError):
+    """The source cannot even be parsed."""
+
+
 def _extension(package: str) -> Any:
     name = f"{package}._binding"
     if name in sys.modules:

@@ -12,7 +12,12 @@ from __future__ import annotations
 
 from tenuto.codemode import bindings, grammar
 from tenuto.codemode.edits import CLOSE, OPEN, Edits, decode, encode
-from tenuto.codemode.grammar import BadSourceError, outside_functions, place_of
+from tenuto.codemode.grammar import (
+    BadSourceError,
+    UnreadableError,
+    outside_functions,
+    place_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +31,7 @@ _READINGS = 10
 _UNREADABLE = (
     "this is no TypeScript that can be read here. If it is right, run it with --engine deno."
 )
+_NO_SCRIPT = "this is no JavaScript"
 _WORDS = (b"await", b"return", b"import", b"export")
 _SILENT = frozenset(  # statements without a value that do nothing where they stand
     [
@@ -95,6 +101,26 @@ def prepare_function(code: str, language: str, parameters: str) -> str:
     return f"({parameters})=>{_plain(edits, True, head).text}"
 
 
+def check(code: str, language: str) -> None:
+    """Raise BadSourceError for a source that cannot be parsed or needs modules: no engine runs it.
+
+    What only one of the engines takes is left to be said when it runs.
+    """
+    source = encode(code.removeprefix("\ufeff"))
+    try:
+        root, edits, _ = _read(source, language, False)
+        if root.has_error:
+            raise UnreadableError(_NO_SCRIPT, grammar.first_error(root))
+    except UnreadableError as error:
+        line = source.split(b"\n")[error.line - 1][: error.column - 1]
+        raise UnreadableError(
+            str(error), (error.line, len(line.decode("utf-8", "replace")) + 1)
+        ) from None
+    except BadSourceError:
+        return
+    _export(root, edits, True)
+
+
 def prepare_module(code: str) -> Prepared:
     """Prepare TypeScript for an engine that reads it itself, as a module.
 
@@ -144,7 +170,7 @@ def _read(source: bytes, language: str, session: bool) -> tuple[Node, Edits, boo
         for end in ends:
             edits.insert(end, ";", CLOSE)
         source = encode(edits.apply())
-    raise failed or BadSourceError(_UNREADABLE, (1, 1))
+    raise failed or UnreadableError(_UNREADABLE, (1, 1))
 
 
 def _plain(
@@ -230,8 +256,5 @@ def _no_modules(node: Node) -> BadSourceError:
     )
 
 
-def _unreadable(root: Node) -> BadSourceError:
-    return BadSourceError(
-        _UNREADABLE,
-        grammar.first_error(root),
-    )
+def _unreadable(root: Node) -> UnreadableError:
+    return UnreadableError(_UNREADABLE, grammar.first_error(root))

@@ -24,6 +24,7 @@ _CODE_MOST = 1024 * 1024
 _WORDS_MOST = 10_000
 _ALL_MOST = 8 * 1024 * 1024  # of code that one VM is given
 _FAULTS = 5
+_NEAR = 40
 _ANYTHING: dict[str, Any] = {"type": "object"}
 
 
@@ -59,6 +60,7 @@ class Tools:
             )
         if language not in ("js", "ts"):
             raise InvalidInput(f"a tool is written in js or ts, not {language!r}")
+        _check_code(code, language)
         given: Any = dict(schema) if isinstance(schema, Mapping) else schema
         tool = Tool(
             name=name,
@@ -150,6 +152,29 @@ class Tools:
         hint = f"did you mean {near[0]}?" if near else "list them with: tenuto tools list"
         where = f" in the scope {scope}" if scope else ""
         return UnknownTool(f"there is no composed tool {name}{where}", hint)
+
+
+def _check_code(code: str, language: str) -> None:
+    """Raise InvalidInput where the code can never run."""
+    from tenuto.codemode import source
+    from tenuto.codemode.grammar import BadSourceError, UnreadableError
+
+    try:
+        source.check(code, language)
+    except UnreadableError as error:
+        raise InvalidInput(
+            f"the code cannot be parsed from line {error.line}, column {error.column} on: "
+            f"{_near(code, error.line, error.column)}",
+            f"correct it there; it was read as {language}",
+        ) from None
+    except BadSourceError as error:
+        raise InvalidInput(f"line {error.line}, column {error.column}: {error}") from None
+
+
+def _near(code: str, line: int, column: int) -> str:
+    """Return the end of a line from a place on, for a message."""
+    rest = code.removeprefix("\ufeff").split("\n")[line - 1][column - 1 :].strip()
+    return repr(rest[:_NEAR]) if rest else "something is missing there"
 
 
 def with_tools(project: Project, work: Work) -> Work:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tenuto.core.ports import Store
     from tenuto.stores.layout import Project
 
+INSIDE = "on inside of it"
+"""By this the hint about leftovers is known among others."""
 _NAMED = 6
 
 
@@ -23,9 +25,9 @@ def living(project: Project, index: Store, execution_id: str) -> list[Row]:
     below = index.children(execution_id)
     found: list[Row] = []
     for row in below:
-        settled = recover.settle_row(project, row)
-        if settled.state in LIVE:
-            found.append(settled)
+        if row.state in LIVE:  # the index may not know of its end yet
+            settled = recover.settle_row(project, row)
+            found += [settled] if settled.state in LIVE else []
         below += index.children(row.id)
     return found
 
@@ -45,6 +47,7 @@ def hint(project: Project, index: Store, execution_id: str) -> str:
     rows = of_agents(project, index, execution_id)
     if not rows:
         return ""
-    where, them = short(execution_id), "it" if len(rows) == 1 else "them"
-    runs = f"{named(rows)} {'runs' if len(rows) == 1 else 'run'} on inside of it"
-    return f"{runs} (see: tenuto tree {where}); to end {them}: tenuto kill {where}"
+    where, one = short(execution_id), len(rows) == 1
+    runs, them = f"{'runs' if one else 'run'} {INSIDE}", "it" if one else "them"
+    until = f"until tenuto kill {where} or a resume ends {them}"
+    return f"{named(rows)} {runs} (see: tenuto tree {where}), {until}"

@@ -13,6 +13,7 @@ _CALLS = tuple(
     (re.compile(pattern), spoken)
     for pattern, spoken in (
         (rf"tenuto (approve|deny|kill) {_ID}", r'\1(execution_id="\2")'),
+        (rf"see: tenuto tree {_ID}", 'see list(which="running")'),
         (rf"tenuto interrupt {_ID}", r'engine_interrupt(execution_id="\1")'),
         (
             rf"(?:see: )?tenuto show {_ID} --(?:checkpoints|state)",

@@ -10,6 +10,7 @@ import msgspec
 from tenuto.core.execution import Snapshot
 from tenuto.core.quantities import brief_duration, iso, money
 from tenuto.core.states import RESUMABLE, State
+from tenuto.engine.inside import INSIDE
 from tenuto.engine.stopped import document as stopped_document
 from tenuto.engine.tasks import result_document
 from tenuto.mcp import replies
@@ -134,7 +135,9 @@ def next_ended(snapshot: Snapshot, progress: Progress) -> list[str]:
     """Return the calls that make sense after a task's end, if any."""
     where = f'execution_id="{snapshot.id}"'
     if snapshot.state in RESUMABLE:
-        return [f"engine_resume({where}) to go on where it stopped; steps that are done stay done"]
+        left = [one for one in snapshot.hint.split("; ") if INSIDE in one]
+        go_on = f"engine_resume({where}) to go on where it stopped; steps that are done stay done"
+        return [go_on, *map(spoken, left)]
     calls: list[str] = []
     if any(one.kind in _UNUSABLE for one in progress.steps.values() if one.status == "failed"):
         calls.append("engine_status() for the runtimes that work here, and what the others lack")
