@@ -31,6 +31,7 @@ _OPTIONS = {  # of the engine, by the tool's names
     "model": "force_model", "runtime": "force_runtime", "chain": "chain", "skills": "skills",
     "max_cost": "max_cost", "max_tokens": "max_tokens", "hard": "hard", "worktree": "worktree",
     "permissions": "permissions", "concurrency": "concurrency", "context": "context",
+    "change": "change", "task_id": "task_id", "workflow": "workflow", "resume": "resume",
 }  # fmt: skip
 
 
