@@ -380,8 +380,8 @@ def test_a_task_is_named_for_the_history_and_told_to_go_on_by_itself(agents: Pla
     assert done["status"] == "completed"
     (record,) = wire.data("engine_history", change="CH-7", task_id="T-7")["steps"]
     assert {name: record[name] for name in names} == names
-    (group,) = wire.data("engine_history", by="workflow")["groups"]
-    assert group["key"] == "nightly"
+    groups = wire.data("engine_history", by="workflow")["groups"]
+    assert "nightly" in {one["key"] for one in groups}
     shown = agents.document("show", done["execution_id"])
     assert shown["spec"]["task"] == {
         **names,
@@ -392,7 +392,7 @@ def test_a_task_is_named_for_the_history_and_told_to_go_on_by_itself(agents: Pla
     told = ("--workflow", "weekly", "--wait", "60s")
     assert agents.cli("task", "[[say:x]]", *told).returncode == 0
     groups = wire.data("engine_history", by="workflow")["groups"]
-    assert {one["key"] for one in groups} == {"nightly", "weekly"}
+    assert {one["key"] for one in groups} >= {"nightly", "weekly"}
     refused(wire, "bad_input", "engine_execute", task="x", resume="always")
 
 
