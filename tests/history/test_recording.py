@@ -138,6 +138,20 @@ def test_after_a_resume_the_driver_speaks_of_the_record_that_is_there() -> None:
     assert (one.status, one.kind, one.executed_ns) == ("failed", "unknown", 3 * SECOND)
 
 
+def test_what_a_ledger_had_of_a_step_that_is_not_run_again_is_in_its_record() -> None:
+    cut = (started(), used(3), ev.Lost(reason="x"), ev.Resumed())
+    end = te.StepFinished(
+        step="a",
+        status="failed",
+        attempt=1,
+        kind="unknown",
+        tokens=Tokens(7, 2),
+        cost=Decimal("0.5"),
+    )
+    (one,) = fold(*cut, end)
+    assert (one.tokens, one.cost) == (Tokens(7, 2), Decimal("0.5"))
+
+
 @pytest.mark.promise("D6")
 def test_what_a_fork_begins_with_is_not_counted_twice() -> None:
     task = {**TASK, "forked_from": {"id": "y", "seq": 9}}

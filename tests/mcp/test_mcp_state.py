@@ -398,6 +398,29 @@ def test_history_adds_up_and_is_read_page_by_page(agents: Place, wire: Wire):
     assert none["structuredContent"]["steps"] == []
 
 
+@pytest.mark.promise("M2.history", "D6")
+def test_a_task_is_named_for_the_history_and_told_to_go_on_by_itself(agents: Place, wire: Wire):
+    names = {"change": "CH-7", "task_id": "T-7", "workflow": "nightly"}
+    done = wire.data("engine_execute", task="[[say:x]]", wait=50, resume="auto", **names)
+    assert done["status"] == "completed"
+    (record,) = wire.data("engine_history", change="CH-7", task_id="T-7")["steps"]
+    assert {name: record[name] for name in names} == names
+    groups = wire.data("engine_history", by="workflow")["groups"]
+    assert "nightly" in {one["key"] for one in groups}
+    shown = agents.document("show", done["execution_id"])
+    assert shown["spec"]["task"] == {
+        **names,
+        "text": "[[say:x]]",
+        "resume": "auto",
+        "budget_mode": "warn",
+    }
+    told = ("--workflow", "weekly", "--wait", "60s")
+    assert agents.cli("task", "[[say:x]]", *told).returncode == 0
+    groups = wire.data("engine_history", by="workflow")["groups"]
+    assert {one["key"] for one in groups} >= {"nightly", "weekly"}
+    refused(wire, "bad_input", "engine_execute", task="x", resume="always")
+
+
 @pytest.mark.promise("M2.history")
 def test_what_is_asked_wrongly_of_the_history_is_refused_with_what_is_right(
     agents: Place, wire: Wire

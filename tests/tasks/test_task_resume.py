@@ -7,6 +7,8 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from task_help import (
 )
 
 from tenuto import Snapshot
+from tenuto.core.budget import Tokens
 from tenuto.core.errors import (
     InvalidInput,
     NotFinished,
@@ -35,6 +38,8 @@ from tenuto.core.errors import (
 from tenuto.core.plan import Plan, Step
 from tenuto.core.states import State
 from tenuto.engine.blocking import BlockingEngine
+from tenuto.engine.history import history
+from tenuto.metering.ledger import Ledger
 from tenuto.stores.layout import Project
 
 PATIENCE = 60
@@ -189,6 +194,8 @@ def test_what_becomes_of_a_step_that_was_cut_short_is_its_own_choice(
     os.kill(main_pid(project, execution_id), signal.SIGKILL)
     crashed = ended(engine, execution_id)
     assert (crashed.state, crashed.reason) == ("lost", "driver")
+    with closing(Ledger(project.home)) as ledger:  # as a gateway that outlived the driver counts
+        ledger.record(execution_id, "risky", "m", Tokens(70, 5), Decimal("0.25"))
     resume(engine, execution_id)
     snapshot = ended(engine, execution_id)
     assert side().count("begin risky") == ran
@@ -197,6 +204,8 @@ def test_what_becomes_of_a_step_that_was_cut_short_is_its_own_choice(
     else:
         assert (snapshot.state, snapshot.reason) == ("failed", "partial")
         assert statuses(snapshot)["after"] == "skipped_dependency_failed"
+        (record,) = (one for one in history(engine, execution_id).records if one.step == "risky")
+        assert (record.tokens, record.cost) == (Tokens(70, 5), Decimal("0.25"))
     assert statuses(snapshot)["other"] == "completed"
 
 

@@ -56,6 +56,7 @@ def task_arguments(parser: argparse.ArgumentParser) -> None:
     add("--context", metavar="TEXT", default="", help="something it should know")
     add("--change", metavar="ID", default="", help="the change that it belongs to")
     add("--task-id", metavar="ID", default="", help="its id in your own planning")
+    add("--workflow", metavar="ID", default="", help="the workflow that it is part of")
     add("--cwd", metavar="D", help="working directory (default: this one)")
     add("--title", metavar="T", default="", help="a name for lists")
     add("--concurrency", metavar="N", type=count, help="steps at the same time")
@@ -107,6 +108,7 @@ def task(args: argparse.Namespace, console: Console) -> int:
             _text(args), plan=_plan(args), strategy=args.strategy, runtime=args.runtime,
             role=args.role, model=args.model, type=args.type, files=args.file, skills=args.skill,
             context=args.context, change=args.change, task_id=args.task_id,
+            workflow=args.workflow,
             concurrency=args.concurrency, worktree=args.worktree, max_cost=args.max_cost,
             max_tokens=args.max_tokens, max_turns=args.max_turns, hard=args.hard,
             permissions=args.permissions, bypass=args.bypass, chain=_chain(args.chain),

@@ -121,7 +121,10 @@ class Recorder:
         if one is None and cut is not None:
             if status == "failed":  # somebody decided that it is not to be run again
                 before = self._records[cut]
-                self._records[cut] = msgspec.structs.replace(before, status=status, kind=event.kind)
+                tokens, cost = self._since_last(event.step, event.tokens, event.cost, Tokens())
+                self._records[cut] = msgspec.structs.replace(
+                    before, status=status, kind=event.kind, tokens=before.tokens + tokens, cost=cost
+                )
             return
         unbegun = one is None and event.attempt == 0 and status == "failed"
         one = one or _Running(seq, time_ns, event.attempt)

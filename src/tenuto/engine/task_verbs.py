@@ -63,8 +63,8 @@ class TaskVerbs:
         """Have agents do a task, and wait for it; its value is what came of it, step by step.
 
         Options: strategy, runtime, role, model, type, skills, files, max_cost, max_tokens, max_turns,
-        hard, permissions, bypass, worktree, concurrency, chain, change, task_id, workflow, context;
-        and cwd, env, title, deadline, idle. `plan` is JSON, a mapping or a Plan.
+        hard, permissions, bypass, worktree, concurrency, chain, change, task_id, workflow, context,
+        resume ("auto"); and cwd, env, title, deadline, idle. `plan` is JSON, a mapping or a Plan.
         """
         began, wait = time.monotonic(), self.settings.patience(wait)
         work = await self._call(self._task_work, text, plan, options)

@@ -131,6 +131,17 @@ engine_interrupt stops it and keeps what is done; engine_resume goes on from the
             "enum": ["keep", "merge", "discard"],
             "description": "Give each step a git worktree, and say what becomes of it.",
         },
+        "change": {
+            "type": "string",
+            "description": "A change that it belongs to, for the history.",
+        },
+        "task_id": {"type": "string", "description": "Its id in your own planning, likewise."},
+        "workflow": {"type": "string", "description": "A workflow that it is part of, likewise."},
+        "resume": {
+            "type": "string",
+            "enum": ["auto"],
+            "description": "auto: it goes on by itself after a crash of the machine.",
+        },
         "workingDirectory": {
             "type": "string",
             "description": "The folder to work in. Default: the project's.",

@@ -32,6 +32,7 @@ _OPTIONS = {  # of the engine, by the tool's names
     "max_cost": "max_cost", "max_tokens": "max_tokens", "max_turns": "max_turns", "hard": "hard",
     "worktree": "worktree", "permissions": "permissions", "concurrency": "concurrency",
     "context": "context",
+    "change": "change", "task_id": "task_id", "workflow": "workflow", "resume": "resume",
 }  # fmt: skip
 
 

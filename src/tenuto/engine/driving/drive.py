@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from decimal import Decimal
 from functools import partial
 
+import msgspec
+
+from tenuto.core.budget import Tokens
 from tenuto.core.errors import TenutoError
 from tenuto.core.plan import Plan, Step
-from tenuto.core.progress import Progress
+from tenuto.core.progress import Progress, StepProgress
 from tenuto.core.task_events import (
     PlanExtended,
     Planned,
@@ -28,6 +32,7 @@ from tenuto.keeper.faults import point
 
 _OUTPUT_MOST = 2 * 1024 * 1024
 
+Counted = tuple[Tokens, Decimal | None]
 Planner = Callable[[], tuple[str, Plan, str]]
 """Returns the strategy's name, its plan, and why that one."""
 Gate = Callable[[], Awaitable[None]]
@@ -53,14 +58,19 @@ class Driver:
         planner: Planner,
         extend: Extend,
         finish: Callable[[], Awaitable[list[str]]],
+        counted: Callable[[StepProgress], Counted] = lambda one: (one.tokens, one.cost),
     ) -> None:
-        """Take the line to the tape, who makes the plan, and what is to be done after the last step."""
+        """Take the line to the tape, who makes the plan, and what is to be done after the last step.
+
+        `counted` says what a step had spent that was cut short, and is not to be run again.
+        """
         self._teller = teller
         self._desk = desk
         self._printer = printer
         self._planner = planner
         self._extend = extend
         self._finish = finish
+        self._counted = counted
         self._walking: set[str] = set()
         self._unsafe: dict[str, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -240,9 +250,10 @@ class Driver:
                 self._teller.tell(self._cut_short(one.step, "it was cut short", "unknown"))
             else:
                 text = "it was cut short, and is not to be run again"
-                self._run(
-                    one.step, partial(_known, self._cut_short(one.step, text, "unknown", "failed"))
-                )
+                end = self._cut_short(one.step, text, "unknown", "failed")
+                tokens, cost = self._counted(one)
+                end = msgspec.structs.replace(end, tokens=tokens, cost=cost)
+                self._run(one.step, partial(_known, end))
 
     def stop(self, over: bool = False) -> None:
         """Start nothing more; `over` says that this is the task's end, and none to go on from."""

@@ -175,7 +175,7 @@ async def _work(
         return (), Warned(text=text, step=step.id, about="review")
 
     purse = Purse(engine, os.environ[MARK], task, agents, teller, desk, printer)
-    driver = Driver(teller, desk, printer, planner, further, places.finish)
+    driver = Driver(teller, desk, printer, planner, further, places.finish, purse.counted)
     walker = Walker(
         task, teller, desk, printer, chooser, purse, nursery, briefs.brief, places,
         policy, (_server(project),),

@@ -198,6 +198,13 @@ class Purse:
         known = spend.requests > spend.unpriced or (self.metered(step) and not asked)
         return spend.tokens, spend.cost if known else None, step in self._unmetered
 
+    def counted(self, one: StepProgress) -> tuple[Tokens, Decimal | None]:
+        """Return what the ledger has of a step that an earlier life of the task began."""
+        spend = self._ledger.spend(self._execution, one.step.id)
+        if not spend.requests:
+            return one.tokens, one.cost
+        return spend.tokens, spend.cost if spend.requests > spend.unpriced else None
+
     def _tell_excess(self, step: str) -> None:
         """Say by how much a limit was passed: what was under way when it was reached counts.
 
