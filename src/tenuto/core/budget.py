@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from tenuto.core.layouts import lay_out
 from tenuto.core.quantities import money
 
 BudgetMode = Literal["warn", "ask"]
@@ -122,6 +123,9 @@ class Crossing(msgspec.Struct, frozen=True):
             )
         limit, spent = money(self.limit), money(self.spent)
         return f"the {whose} limit of {limit} is reached ({spent} spent or reserved)"
+
+
+lay_out(Tokens)
 
 
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
