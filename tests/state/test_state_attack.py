@@ -19,6 +19,7 @@ from tenuto.core.execution import Execution
 from tenuto.dispatch import control
 from tenuto.engine import saved, takeover
 from tenuto.engine.blocking import BlockingEngine
+from tenuto.engine.saved import Checkpoint
 from tenuto.engine.surroundings import commit_of
 from tenuto.stores.layout import Project
 from tenuto.stores.states import read_state
@@ -154,3 +155,23 @@ def test_an_interrupt_that_meets_an_end_before_it_is_written_waits_for_it(
     assert snapshot.state == "interrupted" and "stopped in b" in snapshot.hint
     resume(tasks, execution_id)
     assert ended(tasks, execution_id).state == "succeeded"
+
+
+@pytest.mark.promise("D2")
+def test_a_checkpoint_that_is_asked_for_between_two_lives_is_of_the_next(
+    tasks: BlockingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver is gone and its end not written yet; or another has just taken the task up."""
+    execution_id = begin(tasks, A, B, C)
+    in_step(tasks, execution_id, "b")
+    ask = saved._ask  # pyright: ignore[reportPrivateUsage]
+    asked: list[str] = []
+
+    def gone(engine: BlockingEngine, whole: str) -> Checkpoint | None:
+        asked.append(whole)
+        return ask(engine, whole) if len(asked) > 1 else None
+
+    monkeypatch.setattr(saved, "_ask", gone)
+    assert saved.checkpoint(tasks, execution_id).state.cursor.finished == ("a",)
+    assert len(asked) == 2
+    tasks.interrupt(execution_id)
