@@ -7,16 +7,19 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_help import CommandLine
 from engine_help import await_death, keeper_pid
 from state_help import A, B, C, begin, ended, in_step, ran, resume, stopped
 
-from tenuto.core.errors import StateDamaged
+from tenuto.core.errors import NotRunning, StateDamaged
 from tenuto.core.execution import Execution
+from tenuto.dispatch import control
 from tenuto.engine import saved, takeover
 from tenuto.engine.blocking import BlockingEngine
+from tenuto.engine.saved import Checkpoint
 from tenuto.engine.surroundings import commit_of
 from tenuto.stores.layout import Project
 from tenuto.stores.states import read_state
@@ -128,3 +131,47 @@ def test_a_repository_that_is_none_holds_nobody_up_and_is_no_commit(
     (git / "packed-refs").unlink()
     (git / "packed-refs").write_bytes(b"# pack-refs\n" + b"c" * 40 + b" refs/heads/main\n")
     assert commit_of(str(tmp_path)) == "c" * 40
+
+
+@pytest.mark.promise("D3", "X11")
+def test_an_interrupt_that_meets_an_end_before_it_is_written_waits_for_it(
+    tasks: BlockingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of many at once: the keeper has ended the task for another, and is about to say so."""
+    execution_id = begin(tasks, A, B, C)
+    in_step(tasks, execution_id, "b")
+    request = control.request
+    asked: list[str] = []
+
+    def late(folder: str, op: str, *more: Any, **fields: Any) -> Any:
+        asked.append(op)
+        if asked.count("interrupt") == 1 and op == "interrupt":
+            request(folder, op, *more, **fields)
+            raise NotRunning("the execution has ended", "")
+        return request(folder, op, *more, **fields)
+
+    monkeypatch.setattr(control, "request", late)
+    snapshot = tasks.interrupt(execution_id)
+    assert snapshot.state == "interrupted" and "stopped in b" in snapshot.hint
+    resume(tasks, execution_id)
+    assert ended(tasks, execution_id).state == "succeeded"
+
+
+@pytest.mark.promise("D2")
+def test_a_checkpoint_that_is_asked_for_between_two_lives_is_of_the_next(
+    tasks: BlockingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver is gone and its end not written yet; or another has just taken the task up."""
+    execution_id = begin(tasks, A, B, C)
+    in_step(tasks, execution_id, "b")
+    ask = saved._ask  # pyright: ignore[reportPrivateUsage]
+    asked: list[str] = []
+
+    def gone(engine: BlockingEngine, whole: str) -> Checkpoint | None:
+        asked.append(whole)
+        return ask(engine, whole) if len(asked) > 1 else None
+
+    monkeypatch.setattr(saved, "_ask", gone)
+    assert saved.checkpoint(tasks, execution_id).state.cursor.finished == ("a",)
+    assert len(asked) == 2
+    tasks.interrupt(execution_id)

@@ -12,8 +12,10 @@ from engine_help import await_death, events_of, keeper_pid
 from state_help import A, B, C, await_event, begin, ended, in_step, ran
 
 from tenuto import Engine
+from tenuto.core.listing import Query
 from tenuto.core.plan import Step
 from tenuto.core.states import State
+from tenuto.engine import recovering
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.recovering import TRIES, recover_tasks
 from tenuto.stores.layout import Project
@@ -51,6 +53,19 @@ async def test_an_engine_that_opens_takes_up_what_is_to_go_on_by_itself(
     assert ran().count("c") == 1
     async with Engine(str(agents)) as engine:
         assert await engine.recovered() == ()
+
+
+@pytest.mark.promise("D3")
+def test_what_another_engine_has_taken_up_is_not_told_as_refused(tasks: BlockingEngine):
+    execution_id = lost(tasks, A, B, C, resume="auto")
+    tasks.settle_live()
+    (seen,) = tasks.index.latest(Query(states=(State.LOST,), kind="task"))
+    (found,) = recover_tasks(tasks)
+    assert found.resumed
+    assert recovering._recover(tasks, seen) is None  # pyright: ignore[reportPrivateUsage]
+    ended(tasks, execution_id)
+    assert recovering._recover(tasks, seen) is None  # pyright: ignore[reportPrivateUsage]
+    assert ran() == ["a", "b", "b", "c"]
 
 
 @pytest.mark.promise("D3")

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from tenuto.core.layouts import lay_out
 from tenuto.core.quantities import money
 
 BudgetMode = Literal["warn", "ask"]
@@ -127,6 +128,9 @@ class Crossing(msgspec.Struct, frozen=True):
             )
         limit, spent = money(self.limit), money(self.spent)
         return f"the {whose} limit of {limit} is reached ({spent} spent or reserved)"
+
+
+lay_out(Tokens)
 
 
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from tenuto.core.errors import InvalidPlan
+from tenuto.core.layouts import lay_out
 
 MergeMode = Literal["keep", "merge", "discard"]
 InFlight = Literal["retry", "ask", "skip"]
@@ -62,6 +63,9 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
     steps: tuple[Step, ...]
     concurrency: int | None = None
+
+
+lay_out(Plan)
 
 
 def read_plan(data: bytes | str | Mapping[str, Any] | Plan) -> Plan:

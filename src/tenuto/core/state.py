@@ -18,6 +18,7 @@ from tenuto.core import events as ev
 from tenuto.core.budget import Tokens
 from tenuto.core.errors import InvalidPlan, NewerState, StateDamaged
 from tenuto.core.execution import Execution
+from tenuto.core.layouts import lay_out
 from tenuto.core.plan import Plan, check_plan
 from tenuto.core.progress import Progress, StepProgress
 from tenuto.core.quantities import iso
@@ -123,6 +124,9 @@ class ExecutionState(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     asks: dict[str, str] = {}
     sha256: str = ""
+
+
+lay_out(ExecutionState)
 
 
 # Folding

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from tenuto.core.budget import BudgetMode
+from tenuto.core.layouts import lay_out
 from tenuto.core.plan import MergeMode, Plan
 
 PermissionPolicy = Literal["ask", "edits", "allow", "deny"]
@@ -59,3 +60,6 @@ class TaskSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """`auto`: taken up again by itself after a crash of the machine."""
     forked_from: ForkedFrom | None = None
     """Set where its first steps are another task's, up to a checkpoint of that."""
+
+
+lay_out(TaskSpec)

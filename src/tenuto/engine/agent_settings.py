@@ -14,6 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from tenuto.core.errors import InvalidInput
+from tenuto.core.layouts import lay_out
 from tenuto.core.selection import ROLES, TABLES, TIERS, Choice, Role, Tables, Tier
 from tenuto.engine.settings import (
     AGENT_TABLES,
@@ -293,3 +294,6 @@ def _check(settings: AgentSettings, sources: Mapping[str, Source]) -> None:
                 f"{key}{where} speaks of {name!r:.80}, which is unknown",
                 f"known: {', '.join(sorted(known))}",
             )
+
+
+lay_out(Role, Tables)

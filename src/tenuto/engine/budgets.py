@@ -21,6 +21,7 @@ from tenuto.core.budget import (
     approving,
 )
 from tenuto.core.errors import InvalidInput
+from tenuto.core.layouts import lay_out
 from tenuto.core.quantities import money
 from tenuto.engine.agent_settings import AgentSettings
 from tenuto.engine.settings import (
@@ -30,6 +31,7 @@ from tenuto.engine.settings import (
     parse_dollars,
     user_file,
 )
+from tenuto.metering import month
 from tenuto.metering.ledger import Health, Ledger
 from tenuto.metering.prices import Prices, tier_price
 from tenuto.metering.records import Window
@@ -358,3 +360,6 @@ def _store(project: Project, given: Given) -> None:
         os.rename(fresh, _path(project))
     except OSError as error:
         raise as_error(error, "the limits cannot be stored") from error
+
+
+lay_out(Given, month._Kept)  # pyright: ignore[reportPrivateUsage]

@@ -157,7 +157,7 @@ def interrupt(project: Project, index: Store, execution_id: str, grace: float) -
     What does not stop by itself is killed; so is a keeper that does not answer.
     """
     try:
-        control.request(project.folder(execution_id), "interrupt", grace=grace)
+        _ask_to_stop(project, execution_id, grace)
     except (control.NoKeeper, NotRunning):
         execution = recover.settle(project, execution_id)
         state = execution.state if execution is not None else State.LOST
@@ -174,6 +174,20 @@ def interrupt(project: Project, index: Store, execution_id: str, grace: float) -
     wait_for_end(project, execution_id)
     kill_runtimes(project, index, execution_id)
     return True
+
+
+def _ask_to_stop(project: Project, execution_id: str, grace: float) -> None:
+    """Ask its keeper; one that is about to write its end, because another asked, is waited for."""
+    limit = time.monotonic() + _KILL_PATIENCE_S
+    while True:
+        try:
+            control.request(project.folder(execution_id), "interrupt", grace=grace)
+            return
+        except NotRunning:
+            execution = recover.settle(project, execution_id)
+            if execution is None or not execution.live or time.monotonic() > limit:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 def _ended_already(execution_id: str, execution: Execution | None, hint: str = "") -> NotRunning:

@@ -54,6 +54,8 @@ def _recover(engine: BlockingEngine, row: Row) -> Recovered | None:
     except NotFinished:
         return None  # another engine was quicker
     except TenutoError as error:
+        if engine.execution(row.id).state is not State.LOST:
+            return None  # likewise
         return Recovered(row.id, row.title, False, str(error))
     sock.close()
     return Recovered(row.id, row.title, True, row.reason)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 30.0
 _KEEPER_S = 5.0
+_PAUSE_S = 0.005
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -162,18 +163,24 @@ def close_state(project: Project, execution_id: str) -> None:
 
 def checkpoint(engine: BlockingEngine, execution_id: str) -> Checkpoint:
     """Have a task's state saved, and return once it is on disk."""
-    execution = _task(engine, execution_id)
-    if execution.live:
-        found = _ask(engine, execution.id)
+    limit = time.monotonic() + _PATIENCE_S
+    problems: tuple[str, ...] = ()
+    while True:
+        execution = _task(engine, execution_id)
+        found = _ask(engine, execution.id) if execution.live else None
         if found is not None:
             return found
-    folder = engine.project.folder(execution.id)
-    problems = read_state(folder, execution.id, engine.project.quarantine).problems
-    state = save(engine.project, execution.id)
-    if state is None:
-        raise NotFinished(
-            f"{short(execution.id)} was resumed just now", "ask for the checkpoint again"
-        )
+        folder = engine.project.folder(execution.id)
+        read = read_state(folder, execution.id, engine.project.quarantine)
+        problems = tuple(dict.fromkeys((*problems, *read.problems)))
+        state = save(engine.project, execution.id)
+        if state is not None:
+            break
+        if time.monotonic() > limit:
+            raise NotFinished(
+                f"{short(execution.id)} is between two of its lives", "ask for the checkpoint again"
+            )
+        time.sleep(_PAUSE_S)  # it was resumed just now, or its end is about to be written
     places = checkpoints_of(engine, execution.id)
     seq = places[-1].seq if places else -1
     return Checkpoint(execution.id, seq, f"{folder}/state.json", state, problems)

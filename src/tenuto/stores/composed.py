@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from tenuto.core.errors import InvalidInput
+from tenuto.core.layouts import lay_out
 from tenuto.core.names import check_tool_name
 from tenuto.core.quantities import iso
 from tenuto.core.tools import Problem, Scope, Tool
@@ -390,3 +391,6 @@ def _sum(data: bytes) -> tuple[int, int]:
             uses += int(times)
             last = max(last, int(moment))
     return uses, last
+
+
+lay_out(_File)
