@@ -328,7 +328,18 @@ def test_ps_says_that_more_tasks_can_go_on_than_it_lists(cli: CommandLine, tasks
     assert newest.stdout.count("interrupted") == 1
     assert newest.stderr == "more can go on: tenuto ps -n 10\n"
     assert json.loads(cli("--json", "ps", "-n", "1").stdout) == []
-    cleaned = cli("clean", "--keep", "1")
-    assert cleaned.stdout.startswith("removed 1 execution")
-    assert cleaned.stderr == "with them 1 task that could have gone on\n"
-    assert cli.json("clean", "--keep", "0")["resumable"] == 1
+
+
+@pytest.mark.promise("D2", "D3")
+def test_only_its_age_removes_a_task_that_can_go_on(cli: CommandLine, tasks: BlockingEngine):
+    task = begin(tasks, A, B)
+    in_step(tasks, task, "b")
+    tasks.interrupt(task)
+    cleaned = cli("clean", "--keep", "0", "--max-size", "0")
+    assert "1 task that can go on stayed" in cleaned.stderr
+    document = cli.json("clean", "--keep", "0")
+    assert (document["unfinished"], document["resumable"]) == (1, 0)
+    assert tasks.show(task).state == "interrupted"
+    gone = cli("clean", "--older", "0s")
+    assert gone.stderr == "with them 1 task that could have gone on\n"
+    assert cli("show", task).returncode != 0

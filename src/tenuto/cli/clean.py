@@ -46,12 +46,18 @@ def clean(args: argparse.Namespace, console: Console) -> int:
             cleaned = retention.clean_by_settings(engine, args.history)
     if console.json:
         document = {"removed": cleaned.removed, "bytes": cleaned.size, "kept": cleaned.kept}
-        console.document({"schema": 1, **document, "resumable": cleaned.resumable})
+        document |= {"resumable": cleaned.resumable, "unfinished": cleaned.unfinished}
+        console.document({"schema": 1, **document})
     else:
         console.out(f"removed {plural(cleaned.removed, 'execution')}, {brief_size(cleaned.size)}")
         if cleaned.resumable:
             tasks = plural(cleaned.resumable, "task")
             console.note(f"with them {tasks} that could have gone on")
+        if cleaned.unfinished:
+            tasks = plural(cleaned.unfinished, "task")
+            console.note(
+                f"{tasks} that can go on stayed: only --older removes what can (tenuto ps)"
+            )
     if cleaned.kept:
         console.message(
             f"{plural(cleaned.kept, 'task')} stayed: no room to write down what their steps came to; "

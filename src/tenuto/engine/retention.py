@@ -37,6 +37,8 @@ class Cleaned(msgspec.Struct, frozen=True):
     """Tasks that had to stay: there was no room to write down what their steps came to."""
     resumable: int = 0
     """Of those removed, the tasks that could have gone on."""
+    unfinished: int = 0
+    """Tasks that only their age removes, since they can go on."""
 
 
 def clean(
@@ -48,6 +50,7 @@ def clean(
 ) -> Cleaned:
     """Remove ended executions that are too old, too many or too large together; oldest first.
 
+    Tasks that can go on are nobody's ballast: they do not count, and only their age removes them.
     The records of tasks' steps stay, unless the history is to go too: then those of what is removed
     do, and with an age all that are older.
     """
@@ -59,6 +62,8 @@ def clean(
     if older_s is not None:
         edge = time.time_ns() - int(older_s * 1e9)
         doomed |= {row.id: row for row in rows if (row.ended_ns or row.created_ns) < edge}
+    unfinished = {row.id for row in rows if row.id not in doomed and _can_go_on(row)}
+    rows = [row for row in rows if row.id not in unfinished]
     if keep is not None:
         doomed |= {row.id: row for row in rows[keep:]}
     if max_size is not None:
@@ -72,9 +77,13 @@ def clean(
         tasks = [one for one in removed if doomed[one].kind == "task"]
         Archive(engine.project).drop(tasks, edge)
         engine.index.forget_records(tasks, edge)
-    gone = [doomed[one] for one in removed]
-    resumable = sum(row.kind == "task" and row.state in RESUMABLE for row in gone)
-    return Cleaned(len(removed), sum(removed.values()), kept, resumable)
+    resumable = sum(_can_go_on(doomed[one]) for one in removed)
+    stayed = 0 if keep is None and max_size is None else len(unfinished)
+    return Cleaned(len(removed), sum(removed.values()), kept, resumable, stayed)
+
+
+def _can_go_on(row: Row) -> bool:
+    return row.kind == "task" and row.state in RESUMABLE
 
 
 def _remove_all(
