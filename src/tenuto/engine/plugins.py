@@ -33,6 +33,6 @@ def load_part(what: str, name: str, where: str) -> Any:
     except Exception as error:  # a module that is imported may raise anything
         raise InvalidInput(
             f"the {what} {name!r} ({where}) cannot be loaded: {type(error).__name__}: {error}",
-            "correct the setting, or install the package that has it",
+            "correct the setting, install its package, or put its folder on PYTHONPATH",
         ) from error
     return found

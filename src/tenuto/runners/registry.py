@@ -111,10 +111,10 @@ def _loaded(name: str, where: str) -> Runner:
         found: Any = import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a module that is imported may raise anything
         raise RunnerFailed(
-            f"the runner {name} cannot be loaded from {where!r}: {error}",
-            'it is "module:attribute", importable where the task runs',
+            f"the runner {name} cannot be loaded from {where!r}: {type(error).__name__}: {error}",
+            'it is "module:attribute": install its package, or put its folder on PYTHONPATH',
             "missing",
         ) from error
     if callable(found) and (isinstance(found, type) or _lacks(found)):

@@ -172,11 +172,18 @@ async def test_a_runner_of_ones_own_goes_by_its_name(where: str, tmp_path: Path)
         ("no_such_module:x", RunnerFailed, "cannot be loaded"),
         (f"{HERE}:nothing", RunnerFailed, "cannot be loaded"),
         ("json", RunnerFailed, "cannot be loaded"),
+        ("broken_runner:x", RunnerFailed, "cannot be loaded.*SyntaxError"),
+        ("raising_runner:x", RunnerFailed, "cannot be loaded.*RuntimeError: no luck.*PYTHONPATH"),
         (f"{HERE}:program", RunnerFailed, "could not be made"),
         ("builtins:object", InvalidInput, "is no runner.*its name.*no method open"),
     ],
 )
-async def test_what_is_no_runner_is_refused(where: str, error, said: str, tmp_path: Path) -> None:
+async def test_what_is_no_runner_is_refused(
+    where: str, error, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_runner.py").write_text("def (\n")
+    (tmp_path / "raising_runner.py").write_text("raise RuntimeError('no luck')\n")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(error, match=said):
         runner("own", custom={"own": where}, home=str(tmp_path))
 
