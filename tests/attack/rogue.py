@@ -44,6 +44,7 @@ class RogueSession:
 
     def __init__(self) -> None:
         self.bad = False
+        self.deaf: asyncio.Event | None = None
         self.answers: asyncio.Queue[tuple[str, bool, str]] = asyncio.Queue()
 
     async def prompt(self, text: str) -> AsyncIterator[RunEvent]:
@@ -61,6 +62,11 @@ class RogueSession:
             )
             _, allow, why = await self.answers.get()
             yield Finished(ok=allow, text="allowed", message=why, kind=None if allow else "failed")
+        elif "DEAF" in text:
+            self.deaf = asyncio.Event()
+            yield PermissionAsked("1", "Bash", {"command": "true"})
+            await self.deaf.wait()
+            yield Finished(ok=False, interrupted=True)
         elif "HALVES" in text:
             yield ToolBegan("1", "Bash", {"command": ["\ud83d"]})
             yield PermissionAsked("1", "Bash\ud83d", {"command": "\ud83d"})
@@ -76,10 +82,13 @@ class RogueSession:
             yield Finished(ok=True, text=text if "BEFORE" in text else "done")
 
     async def answer(self, request_id: str, allow: bool, why: str = "") -> None:
+        if self.deaf is not None:
+            raise OSError("it hears nothing")
         self.answers.put_nowait((request_id, allow, why))
 
     async def interrupt(self) -> None:
-        pass
+        if self.deaf is not None:
+            self.deaf.set()
 
     async def close(self) -> None:
         if self.bad:

@@ -61,6 +61,14 @@ async def test_a_session_that_cannot_be_closed_takes_nothing_back(rogues: Engine
 
 
 @pytest.mark.asyncio
+@pytest.mark.promise("R2")
+async def test_an_agent_that_cannot_be_answered_waits_for_nobody(rogues: Engine) -> None:
+    snapshot = await rogues.task("DEAF", runtime="rogue", permissions="allow", wait=60)
+    assert snapshot.state == "failed" and snapshot.reason == "crash", snapshot
+    assert "use Bash could not be answered: OSError: it hears nothing" in (snapshot.detail or "")
+
+
+@pytest.mark.asyncio
 async def test_words_that_steer_a_terminal_are_on_no_line_of_ours(
     rogues: Engine, project: Project
 ) -> None:

@@ -33,6 +33,16 @@ class Tries(msgspec.Struct):
     said: str = ""
     over: str = ""
     """The hard cap that was reached while it ran, uncounted by a gateway."""
+    fault: str = ""
+    """Why it could not be answered: it would wait for ever."""
+
+    def verdict(self) -> Finished:
+        """Return how it ended; what we stopped ended for our reason."""
+        end = self.finished
+        if end.ok or not (self.over or self.fault):
+            return end
+        kind = "budget" if self.over else "crash"
+        return Finished(ok=False, text=end.text, kind=kind, message=self.over or self.fault)
 
 
 def valid(event: RunEvent) -> RunEvent:

@@ -248,10 +248,7 @@ class Walker:
                 self._kept[step.id] = (chosen.name, session)
             else:
                 await self._close(step, session)
-        if tries.over and not tries.finished.ok:
-            tries.finished = Finished(
-                ok=False, text=tries.finished.text, kind="budget", message=tries.over
-            )
+        tries.finished = tries.verdict()
         return tries
 
     async def _close(self, step: Step, session: AgentSession) -> None:
@@ -275,7 +272,7 @@ class Walker:
                 if isinstance(event, Finished):
                     tries.finished = event
                 elif isinstance(event, PermissionAsked):
-                    task = asyncio.create_task(self._permit(step, session, event, one.cwd))
+                    task = asyncio.create_task(self._permit(step, session, event, one.cwd, tries))
                     asking.add(task)
                     task.add_done_callback(asking.discard)
                 else:
@@ -388,7 +385,7 @@ class Walker:
             self._printer.note(f"[{name}] {text}: {one.runtime} may try again by itself")
 
     async def _permit(
-        self, step: Step, session: AgentSession, asked: PermissionAsked, cwd: str
+        self, step: Step, session: AgentSession, asked: PermissionAsked, cwd: str, tries: Tries
     ) -> None:
         """Answer a request for permission, by rule or by whoever is asked."""
         self._note(step, asked)
@@ -402,7 +399,12 @@ class Walker:
                 return
         else:
             self._note_rule(step, asked, decided)
-        await session.answer(asked.id, decided.allow, decided.why)
+        try:
+            await session.answer(asked.id, decided.allow, decided.why)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            tries.fault = f"its request to use {asked.tool} could not be answered: {told}"
+            await session.interrupt()
 
     def _note_rule(self, step: Step, asked: PermissionAsked, decided: Decided) -> None:
         what = {"type": "permission_given" if decided.allow else "permission_refused"}
