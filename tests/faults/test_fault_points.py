@@ -11,6 +11,7 @@ from tenuto.core.errors import NotRunning
 from tenuto.core.states import State
 
 LAST = 60
+LONG = 5000  # it is cleared long before the last of these
 DIED = -signal.SIGKILL
 WAYS = ("fresh", "zygote")
 
@@ -92,10 +93,10 @@ def test_a_keeper_that_dies_loses_nothing_it_had_shown(world, way, fault, states
 @pytest.mark.promise("X6", "X11")
 @pytest.mark.parametrize("way", WAYS)
 def test_death_before_a_cleared_tape_is_in_place_keeps_the_old_one(world, way):
-    call = Call(world, way, "rewrite-before-rename", clear_at=60)
+    call = Call(world, way, "rewrite-before-rename", world.chatty(LONG), clear_at=60)
     (execution_id,) = call.announced
     with world.fresh() as engine:
-        snapshot = settled(engine, execution_id, call.acked, lines(LAST))
+        snapshot = settled(engine, execution_id, call.acked, lines(LONG))
         assert snapshot.state is State.LOST
         assert call.acked
         assert engine.clear(execution_id).state is State.LOST  # and it can still be cleared
@@ -106,7 +107,7 @@ def test_death_before_a_cleared_tape_is_in_place_keeps_the_old_one(world, way):
 @pytest.mark.promise("X6", "X11")
 @pytest.mark.parametrize("way", WAYS)
 def test_death_after_a_cleared_tape_is_in_place_keeps_the_new_one(world, way):
-    call = Call(world, way, "rewrite-after-rename", clear_at=60)
+    call = Call(world, way, "rewrite-after-rename", world.chatty(LONG), clear_at=60)
     (execution_id,) = call.announced
     with world.fresh() as engine:
         snapshot = settled(engine, execution_id)
