@@ -20,28 +20,49 @@ _T = TypeVar("_T")
 _INSIST_S = 1.0
 
 
-async def unless_stopped(
-    stopping: asyncio.Event,
-    work: Coroutine[Any, Any, _T],
-    end: Callable[[], Awaitable[None]] | None = None,
-) -> _T | None:
-    """Return what comes of some work, or none if the task is stopped first: then it is given up.
+class Beginnings:
+    """What takes long and has nothing to save yet, as the start of a runtime: a stop gives it up."""
 
-    It is for what takes long and has nothing to save yet, such as the start of a runtime; `end` ends
-    the processes of it.
-    """
-    doing, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
-    try:
-        await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopped.cancel()
-        doing.cancel()  # of what is done nothing is cancelled
-    if doing.done():
-        return doing.result()
-    if end is not None:
-        await end()
-    await asyncio.wait({doing})
-    return None if doing.cancelled() or doing.exception() else doing.result()
+    def __init__(self) -> None:
+        """Begin with nothing under way."""
+        self._under_way: dict[asyncio.Task[Any], Callable[[], Awaitable[None]] | None] = {}
+        self._given_up: set[asyncio.Task[Any]] = set()
+        self._over = False
+
+    async def unless_given_up(
+        self, work: Coroutine[Any, Any, _T], end: Callable[[], Awaitable[None]] | None = None
+    ) -> _T | None:
+        """Return what comes of some work, or none if it is given up; `end` ends the processes of it.
+
+        It is done in the task of the caller: most of it is over at once, and a step has no time to lose.
+        """
+        if self._over:
+            work.close()
+            return None
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way[task] = end
+        try:
+            return await work
+        except (asyncio.CancelledError, Exception):  # its process may have been ended under it
+            if task not in self._given_up:
+                raise
+            return None
+        finally:
+            del self._under_way[task]
+            if task in self._given_up:
+                self._given_up.discard(task)
+                task.uncancel()
+
+    async def give_up(self) -> None:
+        """Give up all that is under way, for good, and return once its processes are gone."""
+        self._over = True
+        open_ones = {one: end for one, end in self._under_way.items() if one not in self._given_up}
+        for task in open_ones:
+            self._given_up.add(task)
+            task.cancel()
+        ends = [end() for end in open_ones.values() if end is not None]
+        await asyncio.gather(*ends, return_exceptions=True)
 
 
 class Brake:

@@ -42,7 +42,7 @@ from tenuto.core.task_events import (
 from tenuto.core.tasks import PermissionPolicy, TaskSpec
 from tenuto.engine.driving.asking import Desk, Withdrawn, by_policy
 from tenuto.engine.driving.attempts import Brief, Tries, handed_on, opening, valid
-from tenuto.engine.driving.brake import unless_stopped
+from tenuto.engine.driving.brake import Beginnings
 from tenuto.engine.driving.choosing import Chooser, Chosen
 from tenuto.engine.driving.nursery import ExecutionNursery
 from tenuto.engine.driving.printing import Printer
@@ -89,6 +89,7 @@ class Walker:
         self._active: dict[str, AgentSession] = {}
         self._kept: dict[str, tuple[str, AgentSession]] = {}
         self._stopping = asyncio.Event()
+        self._beginnings = Beginnings()
         self._why = self._kind = ""
 
     # A step
@@ -105,7 +106,7 @@ class Walker:
             one.session = ""  # sessions of runtimes belong to the folder that they began in
         brief = self._brief(step, cwd)
         choosing = self._chooser.choose(step.runtime or self._task.runtime)
-        chosen = await unless_stopped(self._stopping, choosing)
+        chosen = await self._beginnings.unless_given_up(choosing)
         if chosen is None:
             await gate()
             raise Withdrawn
@@ -324,7 +325,8 @@ class Walker:
         if request.max_turns is not None and not runner.capabilities.turns:
             self._warn(step, f"{chosen.name} takes no bound on its turns, only a budget holds it")
         nursery = self._nursery(started, request.endpoint is not None)
-        session = await unless_stopped(self._stopping, runner.open(request, nursery), nursery.end)
+        opening = runner.open(request, nursery)
+        session = await self._beginnings.unless_given_up(opening, nursery.end)
         return session, request.session is not None
 
     def _earlier(self, step: Step, runtime: str, cwd: str) -> str:
@@ -420,15 +422,15 @@ class Walker:
         """Ask every agent to stop its turn; steps that it stops are told to have ended for this."""
         self._kind, self._why = kind, why
         self._stopping.set()
-        await asyncio.gather(
-            *(session.interrupt() for session in self._active.values()), return_exceptions=True
-        )
+        turns = [session.interrupt() for session in self._active.values()]
+        await asyncio.gather(self._beginnings.give_up(), *turns, return_exceptions=True)
 
     async def close(self) -> None:
         """End every session, by force if need be."""
         self._stopping.set()
         open_ones = [*self._active.values(), *(session for _, session in self._kept.values())]
-        await asyncio.gather(*(one.close() for one in open_ones), return_exceptions=True)
+        ends = [one.close() for one in open_ones]
+        await asyncio.gather(self._beginnings.give_up(), *ends, return_exceptions=True)
 
 
 def _uuid() -> str:
