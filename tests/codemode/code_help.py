@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ def private_bytes(pid: int) -> int:
         if line.startswith(("Private_Clean:", "Private_Dirty:")):
             total += int(line.split()[1]) * 1024
     return total
+
+
+def anonymous_bytes(pid: int) -> int:
+    """What it has of memory beside files, shared with its forks or not: they come and go."""
+    (line,) = re.findall(r"^RssAnon:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
+    return int(line) * 1024
 
 
 async def js(engine: Engine, code: str, **options: Any) -> Snapshot:

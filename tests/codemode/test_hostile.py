@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from code_help import js, private_bytes, status_of, value_of
+from code_help import anonymous_bytes, js, private_bytes, status_of, value_of
 from engine_help import events_of, keeper_pid, main_pid
 
 from tenuto import Engine, Limits, Snapshot
@@ -357,7 +357,7 @@ async def soak(folder: Path, project: Project, number: int) -> None:
     async with Engine(str(folder)) as engine:
         await asyncio.gather(*(value_of(engine, f"{n} + 1") for n in range(16)))
         zygote = zygote_pid()
-        before = len(os.listdir(f"/proc/{zygote}/fd")), private_bytes(zygote)
+        before = len(os.listdir(f"/proc/{zygote}/fd")), anonymous_bytes(zygote)
         for begin in range(0, number, 50):
             codes = [
                 f"{n} + 1" if n % 10 else "const a = []; for (;;) a.push('x'.repeat(1e5))"
@@ -366,7 +366,7 @@ async def soak(folder: Path, project: Project, number: int) -> None:
             done = await asyncio.gather(*(js(engine, code) for code in codes))
             for n, one in zip(range(begin, begin + 50), done, strict=True):
                 assert (one.value == n + 1) if n % 10 else (one.reason == "limit"), one
-        after = len(os.listdir(f"/proc/{zygote}/fd")), private_bytes(zygote)
+        after = len(os.listdir(f"/proc/{zygote}/fd")), anonymous_bytes(zygote)
         assert zygote_pid() == zygote, "the zygote died"
         assert after[0] == before[0], "descriptors leak"
         assert after[1] < before[1] + 2 * MB, "memory leaks"
