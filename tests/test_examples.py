@@ -27,6 +27,15 @@ def run_python(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return done.stdout
 
 
+def run_example(name: str) -> str:
+    """Run one of the examples and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.promise("P1")
 def test_the_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = python_blocks("README.md")
@@ -44,43 +53,25 @@ def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.promise("X11")
 def test_the_demo_plays_to_its_end() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo.py")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Hello, Ada" in done.stdout
-    assert "verified dead" in done.stdout
-    assert "A SCRIPTED MODEL" in done.stdout
-    assert "[reviewer.2]" in done.stdout  # the first build was sent back
+    printed = run_example("demo.py")
+    assert "Hello, Ada" in printed
+    assert "verified dead" in printed
+    assert "A SCRIPTED MODEL" in printed
+    assert "[reviewer.2]" in printed  # the first build was sent back
 
 
 @pytest.mark.promise("C3", "C8", "P1")
 def test_the_functions_example_runs() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "functions.py")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    first, second, third = done.stdout.splitlines()
+    printed = run_example("functions.py")
+    first, second, third = printed.splitlines()
     assert "Valid parameters: name: string" in first
     assert (second, third) == ("apple and plum", "ONE AND TWO 2")
 
 
 @pytest.mark.promise("D2", "D3", "P1")
 def test_the_durable_example_runs() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "durable.py")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    first, second, _, ran = done.stdout.splitlines()
+    printed = run_example("durable.py")
+    first, second, _, ran = printed.splitlines()
     assert first == "first: lost (its driver died: SIGKILL)" and second == "then: succeeded"
     assert ran == "ran: design build build test"  # what was finished was not run again
 

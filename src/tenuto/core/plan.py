@@ -9,8 +9,9 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from tenuto.core.errors import InvalidPlan
+from tenuto.core.errors import InvalidInput, InvalidPlan
 from tenuto.core.layouts import lay_out
+from tenuto.core.specs import check_text
 
 MergeMode = Literal["keep", "merge", "discard"]
 InFlight = Literal["retry", "ask", "skip"]
@@ -152,11 +153,11 @@ def _check_step(step: Step) -> None:
         raise InvalidPlan(f"step {step.id!r} has no task", "say what is to be done")
     named = (step.role, step.model, step.runtime, step.type)
     for text in (step.task, *named, *step.skills, *step.files):
-        if text is not None and ("\0" in text or not _is_text(text)):
-            raise InvalidPlan(
-                f"step {step.id!r} has a text that no program can be given: {text!r:.60}",
-                "remove NUL characters and what is no valid UTF-8",
-            )
+        try:
+            check_text("a text", text or "")
+        except InvalidInput as error:
+            told = f"{error.message}: {text!r:.60}"
+            raise InvalidPlan(f"step {step.id!r}: {told}", error.hint) from None
     bounds = {
         "max_cost": step.max_cost, "max_tokens": step.max_tokens, "rounds": step.rounds,
         "retry.times": step.retry.times, "retry.pause": step.retry.pause,
@@ -165,13 +166,6 @@ def _check_step(step: Step) -> None:
         nothing = isinstance(value, Decimal) and value.is_nan()  # which cannot even be compared
         if value is not None and (nothing or not 0 <= value < 1e15):
             raise InvalidPlan(f"{name} of step {step.id!r} is {value}", "0 or more")
-
-
-def _is_text(text: str) -> bool:
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
 
 
 def _check_names(step: Step, steps: Mapping[str, Step]) -> None:

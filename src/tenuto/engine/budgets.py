@@ -31,7 +31,6 @@ from tenuto.engine.settings import (
     parse_dollars,
     user_file,
 )
-from tenuto.metering import month
 from tenuto.metering.ledger import Health, Ledger
 from tenuto.metering.prices import Prices, tier_price
 from tenuto.metering.records import Window
@@ -362,4 +361,4 @@ def _store(project: Project, given: Given) -> None:
         raise as_error(error, "the limits cannot be stored") from error
 
 
-lay_out(Given, month._Kept)  # pyright: ignore[reportPrivateUsage]
+lay_out(Given)

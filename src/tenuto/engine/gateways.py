@@ -13,7 +13,6 @@ import msgspec
 
 from tenuto.core.budget import Crossing, Verdict
 from tenuto.core.errors import EngineFault, KeeperUnreachable, NotRunning
-from tenuto.core.layouts import lay_out
 from tenuto.core.runs import Endpoint
 from tenuto.dispatch import control
 from tenuto.engine.reports import GATEWAY
@@ -214,6 +213,3 @@ def _call(url: str, method: str, path: str, headers: Mapping[str, str]) -> dict[
         ) from error
     finally:
         line.close()
-
-
-lay_out(Record)

@@ -16,10 +16,10 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared._context_streams import create_context_streams
 from mcp.shared.message import SessionMessage
 
+from tenuto.core.texts import sound
 from tenuto.mcp.front import Front
 from tenuto.mcp.greeting import ACKNOWLEDGED, SUBSCRIPTION
 from tenuto.mcp.opening import opened
-from tenuto.runners.oneshot_lines import sound
 
 _ATOMIC = select.PIPE_BUF  # a writable pipe or socket takes so much without blocking
 _LAST_WORDS_S = 2.0

@@ -9,6 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from tenuto.core.errors import NewerTape
+from tenuto.core.layouts import lay_out
 from tenuto.keeper import frames
 from tenuto.metering.fold import Fold
 from tenuto.metering.records import AnyRecord, Mended, decode, encode
@@ -26,6 +27,9 @@ class _Kept(msgspec.Struct):
     seq: int
     last_ns: int
     fold: Fold
+
+
+lay_out(_Kept)
 
 
 class Month:

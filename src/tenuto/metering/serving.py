@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tenuto.core.layouts import lay_out
 from tenuto.metering import passes, upstreams
 from tenuto.metering.gateway import Gateway, Herald, Teller
 from tenuto.metering.ledger import Ledger
@@ -38,6 +39,9 @@ class Record(msgspec.Struct, frozen=True):
     def url(self) -> str:
         """Its address."""
         return f"http://127.0.0.1:{self.port}"
+
+
+lay_out(Record)
 
 
 def record_path(home: str, fingerprint: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, cast
 
 from tenuto.core.ports import Child
-from tenuto.runners.oneshot_lines import sound
+from tenuto.core.texts import sound
 
 _KEPT = 2000
 

@@ -11,6 +11,8 @@ from typing import Any, cast
 
 import msgspec
 
+from tenuto.core.texts import sound
+
 Fields = dict[str, Any]
 _MOST = 2**53
 
@@ -32,18 +34,6 @@ def _mended(line: bytes) -> Any:
         return sound(json.loads(line.decode("utf-8", "replace")))
     except (ValueError, RecursionError):
         return None
-
-
-def sound(value: Any) -> Any:
-    """Return a value whose texts are valid Unicode: half characters are replaced."""
-    if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, list):
-        return [sound(one) for one in cast(list[Any], value)]
-    if isinstance(value, dict):
-        fields = cast(Fields, value)
-        return {sound(name): sound(one) for name, one in fields.items()}
-    return value
 
 
 def text(fields: Fields, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tenuto.core.runs import Capabilities, Finished, RunEvent
-from tenuto.runners.oneshot_lines import sound
+from tenuto.core.texts import sound
 
 
 class Brief(msgspec.Struct, frozen=True):

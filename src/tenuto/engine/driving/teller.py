@@ -14,7 +14,7 @@ import msgspec
 from tenuto.core.errors import EngineFault
 from tenuto.core.progress import Progress
 from tenuto.core.task_events import TaskEvent
-from tenuto.runners.oneshot_lines import sound
+from tenuto.core.texts import sound
 
 _LINE_MOST = 16 * 1024 * 1024  # a keeper takes no longer ones
 _VALUE_TEXT = 1024 * 1024
