@@ -105,6 +105,10 @@ def test_a_plan_of_a_million_edges_is_refused_in_time(cli: CommandLine, project:
     assert "split it" in done.stderr
     (cli.folder / "plan.json").write_text(document({"id": "a", "task": "x" * 9_000_000}))
     done = cli("task", "--plan", "plan.json")
+    assert done.returncode == 2 and "task of step 'a' is larger than 5 MiB" in done.stderr
+    large = [{"id": f"s{n}", "task": "x" * 4_000_000} for n in range(3)]
+    (cli.folder / "plan.json").write_text(document(*large))
+    done = cli("task", "--plan", "plan.json")
     assert done.returncode == 2 and "bytes" in done.stderr
     os.truncate(cli.folder / "plan.json", 1 << 36)  # nobody reads that to its end
     for words in (("plan.json",), ("-",)):

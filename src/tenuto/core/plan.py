@@ -151,13 +151,17 @@ def check_plan(plan: Plan) -> Plan:
 def _check_step(step: Step) -> None:
     if not step.task.strip():
         raise InvalidPlan(f"step {step.id!r} has no task", "say what is to be done")
-    named = (step.role, step.model, step.runtime, step.type)
-    for text in (step.task, *named, *step.skills, *step.files):
-        try:
-            check_text("a text", text or "")
-        except InvalidInput as error:
-            told = f"{error.message}: {text!r:.60}"
-            raise InvalidPlan(f"step {step.id!r}: {told}", error.hint) from None
+    texts = {
+        "task": (step.task,), "role": (step.role,), "model": (step.model,),
+        "runtime": (step.runtime,), "type": (step.type,),
+        "skills": step.skills, "files": step.files,
+    }  # fmt: skip
+    for name, given in texts.items():
+        for text in given:
+            try:
+                check_text(f"{name} of step {step.id!r}", text or "")
+            except InvalidInput as error:
+                raise InvalidPlan(error.message, error.hint) from None
     bounds = {
         "max_cost": step.max_cost, "max_tokens": step.max_tokens, "rounds": step.rounds,
         "retry.times": step.retry.times, "retry.pause": step.retry.pause,
