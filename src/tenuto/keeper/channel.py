@@ -31,6 +31,7 @@ _BULK = 1024 * 1024
 _WEIGHT_MOST = 48 * 1024 * 1024
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _VALUE = re.compile(rb'\{"type": ?"value"')
+_TELL = re.compile(rb'\{"type": ?"tell"')
 _WARN = frames.LEVELS.index("warn")
 _OF_CELLS = (
     "cell_queued", "cell_started", "cell_used", "cell_gone",  # from a cell's stem
@@ -54,7 +55,7 @@ class Channel:
         self._sending = _thread.allocate_lock()  # the writer's thread sends, too
         self.unsent = 0
         self._mask = 0
-        self._holding = False
+        self._holding = self._lent = False
         self._open = keeper.child.channel is not None
         if keeper.child.channel is None:
             return
@@ -112,7 +113,7 @@ class Channel:
 
     def _watch(self) -> None:
         """Watch for messages unless held back, and for room where something waits to be sent."""
-        mask = 0 if self._holding else select.EPOLLIN
+        mask = 0 if self._holding or self._lent else select.EPOLLIN
         if self._out:
             mask |= select.EPOLLOUT
         if not self._open or mask == self._mask:
@@ -135,7 +136,43 @@ class Channel:
     def hold(self, holding: bool) -> None:
         """Take no more messages while the tape is behind: the child blocks on its next one."""
         self._holding = holding
+        if holding:
+            self.recall()
         self._watch()
+
+    def lend(self) -> None:
+        """Let the writer read a driver's events itself, one thread less between them and the disk."""
+        if self._lent or self._holding or not self._open or self._keeper.exited:
+            return
+        self._lent = True
+        self._keeper.away.add(self._sock.fileno())
+        self._keeper.writer.attend(self._sock.fileno(), self._hear, self._returned)
+        self._watch()
+
+    def recall(self) -> None:
+        """Take the reading back, as soon as the writer can."""
+        if self._lent:
+            self._keeper.writer.recall()
+
+    def _returned(self) -> None:
+        self._lent = False
+        self._keeper.away.discard(self._sock.fileno())
+        self._take_lines()
+        self._watch()
+        self._keeper.went_on()
+
+    def _hear(self) -> bool:
+        """Take a driver's events, in the writer's thread; False where the loop is to read on."""
+        if len(self._in) > _MOST - READ:
+            return False
+        try:
+            data = self._sock.recv(READ)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._in += data
+        return bool(data) and self._take_lines(here=True)
 
     def _receive(self) -> int:
         """Take what is there, and return how much; 0 also when the line is closed."""
@@ -151,17 +188,24 @@ class Channel:
                 self._keeper.end_by(verdict.limit("message", f"{_MOST} bytes"))
             return 0
         self._in += data
+        self._take_lines()
+        self._keeper.hold_back()
+        return len(data)
+
+    def _take_lines(self, here: bool = False) -> bool:
+        """Take the whole lines; `here`, in the writer's thread, only events, up to something else."""
         while (end := self._in.find(b"\n")) >= 0:
+            if here and not _TELL.match(self._in):
+                return False
             line = bytes(self._in[:end])
             del self._in[: end + 1]
             try:
-                self._take(line)
+                self._take(line, here)
             except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError):
                 continue  # not of the runner's making
             except RecursionError:
                 continue
-        self._keeper.hold_back()
-        return len(data)
+        return True
 
     def pass_on(self, line: bytes, fds: list[int]) -> None:
         """Send a short line with descriptors to a child that waits for it, so that there is room."""
@@ -189,7 +233,7 @@ class Channel:
                 self._open = False
                 self._sock.close()
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes, here: bool) -> None:
         bulky = len(line) > _BULK and self._keeper.driven is None  # a driver is ours, and trusted
         if bulky and _weight(line) > _WEIGHT_MOST:
             self._refuse(line)
@@ -201,7 +245,9 @@ class Channel:
             kind = message["type"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return
-        if kind == "value":
+        if here and self._keeper.driven is not None:
+            self._keeper.driven.told(message, here)
+        elif kind == "value":
             self._note_value(message)
         elif kind == "raised":
             self._note_raised(message)

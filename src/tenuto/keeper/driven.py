@@ -32,7 +32,8 @@ class Driven:
     def said(self, kind: object, message: dict[str, Any]) -> None:
         """Take a message of the driver's."""
         if kind == "tell":
-            self._told(message)
+            self.told(message)
+            self._keeper.channel.lend()
         elif kind == "waiting":
             self._waits(str(message["on"]), str(message.get("detail", ""))[:4096])
         elif kind == "continuing":
@@ -43,19 +44,25 @@ class Driven:
                 message["state"], str(message.get("reason", "")), str(message.get("detail", ""))
             )
 
-    def _told(self, message: dict[str, Any]) -> None:
+    def told(self, message: dict[str, Any], here: bool = False) -> None:
+        """Put its events on the tape; `here` in the writer's thread, which then read them itself."""
         number = message.get("n")
         try:
             bodies = [self._body(event) for event in message["events"]]
         except (ValueError, TypeError, KeyError) as error:  # it would wait for an answer for ever
             if number is not None:
-                self.send(_answer(number, str(error)))
+                self._answer(number, str(error))
+            return
+        writer = self._keeper.writer
+        saved = None if number is None else lambda error: self._answer(number, error)
+        self._keeper.clock.moved()
+        if here:
+            writer.append(bodies, saved)
             return
         for body in bodies:
-            self._keeper.writer.record(body)
-        self._keeper.clock.moved()
-        if number is not None:
-            self._keeper.writer.sync(lambda error: self._saved(number, error))
+            writer.record(body)
+        if saved is not None:
+            writer.sync(saved)
         self._keeper.hold_back()
 
     def _body(self, event: dict[str, Any]) -> bytes:
@@ -65,9 +72,11 @@ class Driven:
             "utf-8", "replace"
         )
 
-    def _saved(self, number: object, error: str) -> None:
-        """Answer from the writer's thread: waking the loop for it would take as long as a sync."""
-        answer = _answer(number, error)
+    def _answer(self, number: object, error: str) -> None:
+        """Answer from any thread: waking the loop for it would take as long as a sync."""
+        answer: dict[str, Any] = {"type": "told", "n": number}
+        if error:
+            answer["error"] = error
         if not self._keeper.channel.send_now(_line(answer)):
             self._keeper.writer.pass_on(lambda: self.send(answer))
 
@@ -80,13 +89,6 @@ class Driven:
     def send(self, message: dict[str, Any]) -> None:
         """Say something to the driver."""
         self._keeper.channel.send(_line(message))
-
-
-def _answer(number: object, error: str) -> dict[str, Any]:
-    answer: dict[str, Any] = {"type": "told", "n": number}
-    if error:
-        answer["error"] = error
-    return answer
 
 
 def _line(message: dict[str, Any]) -> bytes:

@@ -263,11 +263,15 @@ class Keeper:
             self.lines += lines
             self._active()
             self.watch_output(fd)
-            self.hold_back()
-            if self._status is not None and not self.ended:
-                self._drain()
+            self.went_on()
 
         self.writer.pump(fd, self.child.outputs[fd], back)
+
+    def went_on(self) -> None:
+        """Look again after the writer has read something itself."""
+        self.hold_back()
+        if self._status is not None and not self.ended:
+            self._drain()
 
     def _close_output(self, fd: int) -> None:
         self.loop.off(fd)
@@ -385,6 +389,7 @@ class Keeper:
     def _drain(self) -> None:
         """Take what the program wrote before it ended; others may hold its pipes much longer."""
         if self.away or self.held_back:
+            self.channel.recall()
             return
         self._drain_until = self._drain_until or time.monotonic() + _DRAIN_S
         for fd in list(self.child.outputs):

@@ -7,13 +7,15 @@ import _thread
 import errno
 import json
 import os
+import select
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
 
-from tenuto.keeper import frames, linux, rewrite
+from tenuto.keeper import frames, rewrite
 from tenuto.keeper.faults import point
+from tenuto.keeper.room import Room
 from tenuto.keeper.tape_index import TapeIndex
 
 TYPE_CHECKING = False
@@ -24,9 +26,6 @@ HIGH_WATER = 4 * 1024 * 1024
 LOW_WATER = 1024 * 1024
 _BATCH = 1024 * 1024
 _BATCH_ITEMS = 256
-_RESERVE = 64 * 1024
-_STEP = 4 * 1024 * 1024
-_BLOCK = 4096
 _RETRY_S = 0.25
 _THREADS = 2
 _REST_S = 0.0001
@@ -68,7 +67,12 @@ class TapeWriter:
         self._unsafe: list[Callable[[str], None]] = []  # who waits for the next sync
         self._syncing = False
         self._watchers: tuple[socket.socket, ...] = ()
-        self._can_reserve = True
+        self._line: Callable[[], bool] | None = None  # that the thread reads, for now
+        self._back: Callable[[], None]
+        self._lent = False  # the same, as the loop knows it
+        self._bell = -1
+        self._ears = select.poll()
+        self._room = Room()
         self._retry_at = 0.0
         self._index = TapeIndex()
         self._running = _thread.allocate_lock()
@@ -86,7 +90,7 @@ class TapeWriter:
         self._seq = int(job["next_seq"])
         self._last_ns = int(job["last_ns"])
         self._offset = os.fstat(tape_fd).st_size
-        self._room = -(-self._offset // _BLOCK) * _BLOCK
+        self._room.open(tape_fd, self._offset)
 
     # What the loop calls
 
@@ -132,12 +136,17 @@ class TapeWriter:
     def go_on(self) -> None:
         """Have what was to be written later written now."""
         while self._later:
-            self._queue.put(self._later.popleft())
+            self._put(self._later.popleft())
 
     def _give(self, item: _Item | Callable[[], None]) -> None:
         if self._later:
             self.go_on()
+        self._put(item)
+
+    def _put(self, item: _Item | Callable[[], None]) -> None:
         self._queue.put(item)
+        if self._lent:  # it waits for the line as well
+            os.eventfd_write(self._bell, 1)
 
     def output(self, stream: int, data: bytes, flags: int = 0) -> None:
         """Append what the program wrote, or logged at a level, which is then in the flags."""
@@ -151,6 +160,29 @@ class TapeWriter:
         Passing bulk from thread to thread would move all of it from one processor to the other.
         """
         self._give(lambda: self._pump(fd, stream, done))
+
+    def attend(self, fd: int, hear: Callable[[], bool], back: Callable[[], None]) -> None:
+        """Have the thread read a line, so that no other one is between its words and the disk.
+
+        `hear` is called in the thread when there is something to read, until it returns False or
+        `recall` is called; then the loop calls `back`.
+        """
+        if self._bell < 0:
+            self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._ears.register(self._bell, select.POLLIN)
+        self._ears.register(fd, select.POLLIN)
+        self._lent = True
+
+        def returned() -> None:
+            self._lent = False
+            self._ears.unregister(fd)
+            back()
+
+        self._give(lambda: self._begin(hear, returned))
+
+    def recall(self) -> None:
+        """Ask for the line back."""
+        self._give(self._let_go)
 
     def clear(self) -> None:
         """Drop all output so far from the tape, and say so on it."""
@@ -174,10 +206,7 @@ class TapeWriter:
         self._unsafe.append(call)
         if not self._syncing:
             self._syncing = True
-            if self._queue.empty():
-                self._sync()
-            else:
-                self._queue.put(self._sync)
+            self._queue.put(self._sync)
 
     def _sync(self) -> None:
         if self._held:  # what they ask about may be among it: once there is room again
@@ -193,6 +222,8 @@ class TapeWriter:
         point("writer-after-checkpoint")
         for call in calls:
             call(error)
+        if self._queue.empty():
+            self._room.lay(self._offset)
 
     def finish(self) -> None:
         """Sync what was written; `finished` turns true once nothing is held back any more."""
@@ -203,8 +234,9 @@ class TapeWriter:
         self._running.acquire()
         self._running.release()
         self._index.close()
-        if self.fd >= 0:
-            os.close(self.fd)
+        for fd in (self.fd, self._bell):
+            if fd >= 0:
+                os.close(fd)
 
     def watch(self, connection: socket.socket) -> None:
         """Send one byte to this connection after every append."""
@@ -235,8 +267,34 @@ class TapeWriter:
         finally:
             self._running.release()
 
+    def _begin(self, hear: Callable[[], bool], back: Callable[[], None]) -> None:
+        self._line, self._back = hear, back
+
+    def _let_go(self) -> None:
+        if self._line is not None:
+            self._line = None
+            self.pass_on(self._back)
+
+    def _attend(self, line: Callable[[], bool]) -> None:
+        """Wait for words on the line, or for what is given meanwhile."""
+        for fd, _ in self._ears.poll():
+            if fd == self._bell:
+                os.eventfd_read(fd)
+            elif not line():
+                self._let_go()
+
+    def append(self, bodies: list[bytes], saved: Callable[[str], None] | None) -> None:
+        """Append events that are given as JSON, in the thread itself; `saved` once they are safe."""
+        self._own += sum(len(body) + _COST for body in bodies)
+        self._take([(frames.EVENT | _IN_TURN, time.time_ns(), body) for body in bodies])
+        if saved is not None:
+            self._join_sync(saved)
+
     def _work(self) -> None:
         """Take what is queued and write it, or try again what was held back."""
+        if self._line is not None and not self._held and self._queue.empty():
+            self._attend(self._line)
+            return
         pause = max(0.0, self._retry_at - time.monotonic()) if self._held else None
         try:
             item = self._queue.get(timeout=pause) if pause != 0 else None
@@ -309,8 +367,7 @@ class TapeWriter:
     def _cut(self) -> None:
         """Take back what a failed write left; any other cut would only free the room set aside."""
         if os.fstat(self.fd).st_size > self._offset:
-            os.ftruncate(self.fd, self._offset)
-            self._room = self._offset
+            self._room.cut(self._offset)
 
     def _note(self, kind: str, **fields: str) -> None:
         body = json.dumps({"type": kind, **fields}, separators=(",", ":")).encode()
@@ -352,9 +409,10 @@ class TapeWriter:
         write may fail, so each frame has its own: what followers may have read is never cut.
         """
         if spare:
-            self._make_room(self._offset + sum(frames.OVERHEAD + len(item[2]) for item in batch))
+            end = self._offset + sum(frames.OVERHEAD + len(item[2]) for item in batch)
+            self._room.make(self._offset, end)
         while batch:
-            count = len(batch) if self._can_reserve else 1
+            count = len(batch) if self._room.certain else 1
             self._append_whole(batch[:count])
             del batch[:count]
 
@@ -386,14 +444,6 @@ class TapeWriter:
         if before >= LOW_WATER > self.backlog:
             self._wake()
 
-    def _make_room(self, end: int) -> None:
-        if not self._can_reserve or end <= self._room:
-            return
-        step = _STEP if end > _STEP else _RESERVE if end > _RESERVE else 0
-        room = linux.reserve(self.fd, self._offset, end - self._offset + _RESERVE, step)
-        self._can_reserve = bool(room)
-        self._room = self._offset + room - _RESERVE
-
     def _write(self, buffers: list[bytes], size: int) -> None:
         done = os.pwritev(self.fd, buffers, self._offset)
         while done < size:
@@ -405,15 +455,15 @@ class TapeWriter:
         try:
             self._rewrite()
         except OSError:
-            os.ftruncate(self.fd, self._offset)  # the room set aside serves this too
-            self._room = self._offset
+            self._room.cut(self._offset)  # what was set aside serves this too
             try:
                 self._rewrite()
             except OSError as error:
                 self._note("faulted", text=f"clear_history failed: {error.strerror}")
                 return
         self._seq += 1
-        self._offset = self._room = os.fstat(self.fd).st_size
+        self._offset = os.fstat(self.fd).st_size
+        self._room.open(self.fd, self._offset)
         self._dropped = self._appended
         self._index.restart()
         self._notify()

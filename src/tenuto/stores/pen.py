@@ -98,10 +98,12 @@ class Pen:
             if isinstance(frame, frames.Frame):
                 end, self.next_seq, self.last_ns = frame.end, frame.seq + 1, frame.time_ns
                 seen(frame)
-        torn = os.fstat(self.fd).st_size - end
-        if torn > 0:
+        size = os.fstat(self.fd).st_size
+        if size > end:
+            torn = len(os.pread(self.fd, size - end, end).rstrip(b"\0"))  # zeros were laid ahead
             os.ftruncate(self.fd, end)
-            self.append(Repaired(size=torn), seen)
+            if torn:
+                self.append(Repaired(size=torn), seen)
 
     def _pack(self, event: Event) -> bytes:
         body = encode_event(event)
