@@ -84,7 +84,7 @@ def test_whoever_watches_is_woken_by_every_append(running):
     near, far = socket.socketpair()
     with near, far:
         far.settimeout(20)
-        running.writer.watch(near)
+        running.writer.watchers.add(near)
         with TapeReader(str(running.folder)) as reader:
             list(reader.new())
             for number in range(20):
@@ -92,7 +92,7 @@ def test_whoever_watches_is_woken_by_every_append(running):
                 assert set(far.recv(64)) == {ord("\n")}
                 running.settle()
                 assert [f.body for f in reader.new()] == [b"%d" % number]
-        running.writer.unwatch(near)
+        running.writer.watchers.remove(near)
         running.writer.output(OUT, b"unseen")
         running.settle()
         far.setblocking(False)
@@ -105,8 +105,8 @@ def test_a_watcher_that_does_not_read_or_is_gone_holds_nobody_up(running):
     gone, other = socket.socketpair()
     other.close()
     with lazy, unread, gone:
-        running.writer.watch(lazy)
-        running.writer.watch(gone)
+        running.writer.watchers.add(lazy)
+        running.writer.watchers.add(gone)
         for number in range(5000):
             running.writer.output(OUT, b"%d\n" % number)
             if number % 50 == 0:

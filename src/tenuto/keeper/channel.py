@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from tenuto.keeper.driven import Driven
     from tenuto.keeper.keeper import Keeper
 
 _MOST = 20 * 1024 * 1024
@@ -172,7 +173,7 @@ class Channel:
         except OSError:
             return False
         self._in += data
-        return bool(data) and self._take_lines(here=True)
+        return bool(data) and self._take_lines(self._keeper.driven)
 
     def _receive(self) -> int:
         """Take what is there, and return how much; 0 also when the line is closed."""
@@ -192,15 +193,18 @@ class Channel:
         self._keeper.hold_back()
         return len(data)
 
-    def _take_lines(self, here: bool = False) -> bool:
-        """Take the whole lines; `here`, in the writer's thread, only events, up to something else."""
+    def _take_lines(self, driven: Driven | None = None) -> bool:
+        """Take the whole lines; in the writer's thread a driver's events only, up to something else."""
         while (end := self._in.find(b"\n")) >= 0:
-            if here and not _TELL.match(self._in):
+            if driven is not None and not _TELL.match(self._in):
                 return False
             line = bytes(self._in[:end])
             del self._in[: end + 1]
             try:
-                self._take(line, here)
+                if driven is not None:
+                    driven.told(json.loads(line), here=True)
+                else:
+                    self._take(line)
             except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError):
                 continue  # not of the runner's making
             except RecursionError:
@@ -233,7 +237,7 @@ class Channel:
                 self._open = False
                 self._sock.close()
 
-    def _take(self, line: bytes, here: bool) -> None:
+    def _take(self, line: bytes) -> None:
         bulky = len(line) > _BULK and self._keeper.driven is None  # a driver is ours, and trusted
         if bulky and _weight(line) > _WEIGHT_MOST:
             self._refuse(line)
@@ -245,9 +249,7 @@ class Channel:
             kind = message["type"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return
-        if here and self._keeper.driven is not None:
-            self._keeper.driven.told(message, here)
-        elif kind == "value":
+        if kind == "value":
             self._note_value(message)
         elif kind == "raised":
             self._note_raised(message)

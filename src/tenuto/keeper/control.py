@@ -141,6 +141,30 @@ class Connection:
         return True
 
 
+class Watchers:
+    """Those who are sent a byte after every append, by the writer's thread."""
+
+    def __init__(self) -> None:
+        """Begin with nobody."""
+        self._all: tuple[socket.socket, ...] = ()
+
+    def add(self, connection: socket.socket) -> None:
+        """Send to this connection from now on."""
+        self._all = (*self._all, connection)
+
+    def remove(self, connection: socket.socket) -> None:
+        """Stop doing so."""
+        self._all = tuple(one for one in self._all if one is not connection)
+
+    def notify(self) -> None:
+        """Send the byte."""
+        for connection in self._all:
+            try:
+                connection.send(b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except OSError:
+                continue  # full: it has bytes to wake up to; gone: the loop will notice
+
+
 def _parse(body: bytes) -> dict[str, Any]:
     try:
         message = json.loads(body)

@@ -7,6 +7,7 @@ event to be safe is answered once it is on disk; what came meanwhile goes with t
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from tenuto.keeper import verdict
 
@@ -54,7 +55,7 @@ class Driven:
                 self._answer(number, str(error))
             return
         writer = self._keeper.writer
-        saved = None if number is None else lambda error: self._answer(number, error)
+        saved = None if number is None else partial(self._answer, number)
         self._keeper.clock.moved()
         if here:
             writer.append(bodies, saved)

@@ -157,8 +157,7 @@ class Keeper:
             if self.waiting == "disk" and not self.writer.disk_full:  # of that the writer tells
                 self.continued()
             self._watch_outputs()
-            if self._status is not None and not self.ended:
-                self._drain()
+            self._drain()
         if self.writer.disk_full:
             self.waiting = "disk"
         elif self.waiting == "disk" and not self.paused:
@@ -194,13 +193,9 @@ class Keeper:
     def marks(self) -> dict[str, Any]:
         """Return what the processes can be found by, even without us."""
         return {
-            "pid": self.child.pid,
-            "pid_start": self.child.start,
-            "keeper_pid": os.getpid(),
-            "keeper_start": self._start,
-            "boot": self._boot,
-            "cgroup": self.child.group,
-        }
+            "pid": self.child.pid, "pid_start": self.child.start, "cgroup": self.child.group,
+            "keeper_pid": os.getpid(), "keeper_start": self._start, "boot": self._boot,
+        }  # fmt: skip
 
     def announce(self) -> None:
         """Record that the program runs, and measure from here on."""
@@ -270,15 +265,13 @@ class Keeper:
     def went_on(self) -> None:
         """Look again after the writer has read something itself."""
         self.hold_back()
-        if self._status is not None and not self.ended:
-            self._drain()
+        self._drain()
 
     def _close_output(self, fd: int) -> None:
         self.loop.off(fd)
         del self.child.outputs[fd]
         os.close(fd)
-        if self._status is not None and not self.ended:
-            self._drain()
+        self._drain()
 
     def _pause(self) -> None:
         """Stop reading: the program blocks on its next write, nothing is dropped."""
@@ -381,13 +374,15 @@ class Keeper:
     def _reap(self) -> None:
         """See who died, and whether that was the end."""
         self._collect()
-        if self._status is not None and not self.ended:
+        if not self.ended:
             self._drain()
-        elif self.ended and self.left:
+        elif self.left:
             self.settle_left()
 
     def _drain(self) -> None:
-        """Take what the program wrote before it ended; others may hold its pipes much longer."""
+        """Once it ended, take what it wrote before; others may hold its pipes much longer."""
+        if self._status is None or self.ended:
+            return
         if self.away or self.held_back:
             self.channel.recall()
             return

@@ -108,7 +108,7 @@ class Requests:
                 self._keeper.cells.dropped(connection)
                 for fd in connection.take_fds():
                     os.close(fd)
-            self._keeper.writer.unwatch(connection.sock)
+            self._keeper.writer.watchers.remove(connection.sock)
             self._keeper.loop.off(connection.sock.fileno())
             connection.sock.close()
             self._held.discard(connection)
@@ -197,7 +197,7 @@ class Requests:
 
     def _watch(self, connection: control.Connection) -> None:
         connection.watching = True
-        self._keeper.writer.watch(connection.sock)
+        self._keeper.writer.watchers.add(connection.sock)
         connection.nudge()  # what was appended since the reply went unnoticed
 
     def _do_note(self, connection: control.Connection, message: dict[str, Any]) -> None:

@@ -7,13 +7,13 @@ import _thread
 import errno
 import json
 import os
-import select
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
 
 from tenuto.keeper import frames, rewrite
+from tenuto.keeper.control import Watchers
+from tenuto.keeper.ear import Ear
 from tenuto.keeper.faults import point
 from tenuto.keeper.room import Room
 from tenuto.keeper.tape_index import TapeIndex
@@ -66,12 +66,8 @@ class TapeWriter:
         self.calls: deque[Callable[[], None]] = deque()  # for the loop to make
         self._unsafe: list[Callable[[str], None]] = []  # who waits for the next sync
         self._syncing = False
-        self._watchers: tuple[socket.socket, ...] = ()
-        self._line: Callable[[], bool] | None = None  # that the thread reads, for now
-        self._back: Callable[[], None]
-        self._lent = False  # the same, as the loop knows it
-        self._bell = -1
-        self._ears = select.poll()
+        self.watchers = Watchers()
+        self._ear = Ear(self.pass_on)
         self._room = Room()
         self._retry_at = 0.0
         self._index = TapeIndex()
@@ -145,8 +141,7 @@ class TapeWriter:
 
     def _put(self, item: _Item | Callable[[], None]) -> None:
         self._queue.put(item)
-        if self._lent:  # it waits for the line as well
-            os.eventfd_write(self._bell, 1)
+        self._ear.ring()
 
     def output(self, stream: int, data: bytes, flags: int = 0) -> None:
         """Append what the program wrote, or logged at a level, which is then in the flags."""
@@ -162,27 +157,12 @@ class TapeWriter:
         self._give(lambda: self._pump(fd, stream, done))
 
     def attend(self, fd: int, hear: Callable[[], bool], back: Callable[[], None]) -> None:
-        """Have the thread read a line, so that no other one is between its words and the disk.
-
-        `hear` is called in the thread when there is something to read, until it returns False or
-        `recall` is called; then the loop calls `back`.
-        """
-        if self._bell < 0:
-            self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            self._ears.register(self._bell, select.POLLIN)
-        self._ears.register(fd, select.POLLIN)
-        self._lent = True
-
-        def returned() -> None:
-            self._lent = False
-            self._ears.unregister(fd)
-            back()
-
-        self._give(lambda: self._begin(hear, returned))
+        """Have the thread read a line, whenever it has nothing else to do; see Ear."""
+        self._give(self._ear.lend(fd, hear, back))
 
     def recall(self) -> None:
         """Ask for the line back."""
-        self._give(self._let_go)
+        self._give(self._ear.give_back)
 
     def clear(self) -> None:
         """Drop all output so far from the tape, and say so on it."""
@@ -234,17 +214,9 @@ class TapeWriter:
         self._running.acquire()
         self._running.release()
         self._index.close()
-        for fd in (self.fd, self._bell):
-            if fd >= 0:
-                os.close(fd)
-
-    def watch(self, connection: socket.socket) -> None:
-        """Send one byte to this connection after every append."""
-        self._watchers = (*self._watchers, connection)
-
-    def unwatch(self, connection: socket.socket) -> None:
-        """Stop doing so."""
-        self._watchers = tuple(one for one in self._watchers if one is not connection)
+        self._ear.close()
+        if self.fd >= 0:
+            os.close(self.fd)
 
     # The thread
 
@@ -267,22 +239,6 @@ class TapeWriter:
         finally:
             self._running.release()
 
-    def _begin(self, hear: Callable[[], bool], back: Callable[[], None]) -> None:
-        self._line, self._back = hear, back
-
-    def _let_go(self) -> None:
-        if self._line is not None:
-            self._line = None
-            self.pass_on(self._back)
-
-    def _attend(self, line: Callable[[], bool]) -> None:
-        """Wait for words on the line, or for what is given meanwhile."""
-        for fd, _ in self._ears.poll():
-            if fd == self._bell:
-                os.eventfd_read(fd)
-            elif not line():
-                self._let_go()
-
     def append(self, bodies: list[bytes], saved: Callable[[str], None] | None) -> None:
         """Append events that are given as JSON, in the thread itself; `saved` once they are safe."""
         self._own += sum(len(body) + _COST for body in bodies)
@@ -292,8 +248,8 @@ class TapeWriter:
 
     def _work(self) -> None:
         """Take what is queued and write it, or try again what was held back."""
-        if self._line is not None and not self._held and self._queue.empty():
-            self._attend(self._line)
+        if self._ear.listening and not self._held and self._queue.empty():
+            self._ear.listen()
             return
         pause = max(0.0, self._retry_at - time.monotonic()) if self._held else None
         try:
@@ -342,7 +298,7 @@ class TapeWriter:
         else:
             self._hold(batch, None)
         if wanted or self._held:
-            self._notify()
+            self.watchers.notify()
 
     def _hold(self, batch: list[_Item], error: OSError | None) -> None:
         """Keep output until there is room; let events pass on what was set aside."""
@@ -399,7 +355,7 @@ class TapeWriter:
         if self._syncing:
             self._sync()
         self._note("continued")
-        self._notify()
+        self.watchers.notify()
         self._wake()
 
     def _append(self, batch: list[_Item], spare: bool) -> None:
@@ -466,7 +422,7 @@ class TapeWriter:
         self._room.open(self.fd, self._offset)
         self._dropped = self._appended
         self._index.restart()
-        self._notify()
+        self.watchers.notify()
         self._wake()
 
     def _rewrite(self) -> None:
@@ -490,10 +446,3 @@ class TapeWriter:
             pass  # the frames are written; only their safety against a power cut is not
         self.finished = True
         self._wake()
-
-    def _notify(self) -> None:
-        for connection in self._watchers:
-            try:
-                connection.send(b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            except OSError:
-                continue  # full: it has bytes to wake up to; gone: the loop will notice

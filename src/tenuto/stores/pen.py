@@ -16,6 +16,7 @@ from tenuto.stores.layout import make_private
 from tenuto.stores.tape import NAME
 
 _PAUSE_S = 0.0005
+_PIECE = 1024 * 1024
 
 
 def _unseen(_: frames.Frame) -> None:
@@ -100,7 +101,7 @@ class Pen:
                 seen(frame)
         size = os.fstat(self.fd).st_size
         if size > end:
-            torn = len(os.pread(self.fd, size - end, end).rstrip(b"\0"))  # zeros were laid ahead
+            torn = _written(self.fd, end, size)
             os.ftruncate(self.fd, end)
             if torn:
                 self.append(Repaired(size=torn), seen)
@@ -171,3 +172,14 @@ def _lock(fd: int) -> bool:
         return False
     except BlockingIOError:
         raise NotFinished("the execution has a live writer", "wait for its end") from None
+
+
+def _written(fd: int, begin: int, end: int) -> int:
+    """Return how much between two places is written: zeros at a tape's end were laid out ahead."""
+    while begin < end:
+        first = max(begin, end - _PIECE)
+        piece = os.pread(fd, end - first, first).rstrip(b"\0")
+        if piece:
+            return first + len(piece) - begin
+        end = first
+    return 0
