@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import shutil
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from engine_help import assert_nothing_left, end_everything
+from keeping import Keeping
 from power import Disk, Luck, Recorder, lucks
 from state_help import PATIENCE, blocking, ended, ran, resume
 
@@ -39,9 +39,7 @@ from tenuto.engine.driving.printing import Printer
 from tenuto.engine.driving.saving import Saver
 from tenuto.engine.driving.teller import Teller
 from tenuto.engine.saved import folded, task_events
-from tenuto.engine.tasks import TELLS, progress_of
-from tenuto.keeper.driven import Driven
-from tenuto.keeper.writer import TapeWriter
+from tenuto.engine.tasks import progress_of
 from tenuto.stores.layout import Project, make_private
 from tenuto.stores.pen import Pen
 from tenuto.stores.states import read_state, sync_tape
@@ -58,53 +56,6 @@ PLAN = Plan(
     ),
     concurrency=2,
 )
-
-
-class Keeping:
-    """A keeper in this process: the real writer and the real other end of the driver's line."""
-
-    def __init__(self, pen: Pen, loop: asyncio.AbstractEventLoop) -> None:
-        self.waiting = ""
-        self.ended = False
-
-        def wake() -> None:
-            loop.call_soon_threadsafe(self._calls)
-
-        self.writer = TapeWriter(wake)
-        job = {"magic": pen.magic.hex(), "next_seq": pen.next_seq, "last_ns": pen.last_ns}
-        self.writer.open(pen.fd, pen.dir_fd, job)
-        self.driven = Driven(self, list(TELLS))  # type: ignore[arg-type]
-        self.clock = self.channel = self
-        self.line: asyncio.StreamWriter | None = None
-        self.finished = asyncio.Event()
-
-    def _calls(self) -> None:
-        while self.writer.calls:
-            self.writer.calls.popleft()()
-        if self.writer.finished:
-            self.finished.set()
-
-    def moved(self) -> None: ...
-
-    def hold_back(self) -> None: ...
-
-    def send(self, data: bytes) -> None:
-        assert self.line is not None
-        self.line.write(data)
-
-    def send_now(self, data: bytes) -> bool:
-        del data
-        return False  # in the loop's turn, then
-
-    async def listen(self, sock: socket.socket) -> None:
-        reader, self.line = await asyncio.open_unix_connection(sock=sock, limit=1 << 26)
-        while line := await reader.readline():
-            message = json.loads(line)
-            self.driven.said(message["type"], message)
-        self.writer.finish()
-        await self.finished.wait()
-        self.line.close()
-        await self.line.wait_closed()
 
 
 class Life:
@@ -127,9 +78,7 @@ class Life:
         self._recorder.written = self._seen
         loop = asyncio.get_running_loop()
         near, far = socket.socketpair()
-        far.setblocking(False)
-        keeping = Keeping(pen, loop)
-        listening = asyncio.create_task(keeping.listen(far))
+        keeping = Keeping(pen, far, loop)
         teller = Teller(near, progress_of(self.folder))
         await teller.open()
         saver = Saver(teller, self.folder, self.id, 0.0, 8)
@@ -138,7 +87,8 @@ class Life:
         await self._drive(teller, saver)
         await saver.end()
         await teller.close()
-        await listening
+        await keeping.end()
+        assert keeping.lent, "the writer never read the line itself"
         self._recorder.written = lambda: None
         self._reader.close()
         keeping.writer.close()

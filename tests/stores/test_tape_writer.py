@@ -347,7 +347,7 @@ def test_a_keeper_that_reads_on_says_so_only_if_nothing_waits_for_room_any_more(
         host=SimpleNamespace(review=lambda: None),
         paused=True, waiting="disk", ended=False, _status=None, _quiet_since=0.0,
         _answer=lambda: None, _over_quota=lambda: False, _watch_outputs=lambda: None,
-        continued=lambda: told.append("continued"),
+        continued=lambda: told.append("continued"), _drain=lambda: None,
     )  # fmt: skip
     Keeper._woken(keeper)  # pyright: ignore[reportPrivateUsage]
     assert not keeper.paused, "it does read on"

@@ -26,9 +26,8 @@ class Room:
         """Begin without a tape."""
         self.certain = True
         """Room can be set aside here; where not, any write may fail."""
-        self._end = 0
-        self._laid = 0
-        self._laying = False
+        self._end = 0  # up to here there is room, and behind it for the last words
+        self._laid = 0  # up to here there are zeros
 
     def open(self, fd: int, offset: int) -> None:
         """Begin at a tape's end: only its last block is certain."""
@@ -45,10 +44,25 @@ class Room:
         self.certain = bool(size)
         self._end = offset + size - _RESERVE
 
+    def can_grow(self, offset: int) -> bool:
+        """Tell whether more than before can be set aside."""
+        try:
+            self.make(offset, max(self._end, offset) + 1)
+        except OSError:
+            return False
+        return True
+
     def cut(self, offset: int) -> None:
         """End the file here; what was set aside is free again."""
         os.ftruncate(self._fd, offset)
         self._end = self._laid = offset
+
+    def clear(self, offset: int) -> None:
+        """Take back what a failed write left behind the end; what was set aside stays, if it can."""
+        if os.fstat(self._fd).st_size > max(offset, self._laid):
+            self.cut(offset)
+        elif self._laid > offset:
+            os.pwrite(self._fd, bytes(self._laid - offset), offset)
 
     def lay(self, offset: int) -> None:
         """Write zeros ahead, where few are left; a disk without room for them is left alone."""

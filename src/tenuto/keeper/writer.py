@@ -248,10 +248,11 @@ class TapeWriter:
 
     def _work(self) -> None:
         """Take what is queued and write it, or try again what was held back."""
-        if self._ear.listening and not self._held and self._queue.empty():
+        short = bool(self._held or self.disk_full)
+        if self._ear.listening and not short and self._queue.empty():
             self._ear.listen()
             return
-        pause = max(0.0, self._retry_at - time.monotonic()) if self._held else None
+        pause = max(0.0, self._retry_at - time.monotonic()) if short else None
         try:
             item = self._queue.get(timeout=pause) if pause != 0 else None
         except _queue.Empty:
@@ -303,11 +304,11 @@ class TapeWriter:
     def _hold(self, batch: list[_Item], error: OSError | None) -> None:
         """Keep output until there is room; let events pass on what was set aside."""
         if error is not None:
-            self._cut()
             self._retry_at = time.monotonic() + _RETRY_S
-            self.disk_full = os.strerror(error.errno or errno.ENOSPC)
-            self._note("waited", on="disk", detail=self.disk_full)
-            self._wake()
+            if not self.disk_full:
+                self.disk_full = os.strerror(error.errno or errno.ENOSPC)
+                self._note("waited", on="disk", detail=self.disk_full)
+                self._wake()
         for item in batch:
             if item[0] != frames.EVENT or not self._squeeze(item):
                 self._held.append(item)
@@ -316,14 +317,8 @@ class TapeWriter:
         try:
             self._append([item], spare=False)
         except OSError:
-            self._cut()
             return False
         return True
-
-    def _cut(self) -> None:
-        """Take back what a failed write left; any other cut would only free the room set aside."""
-        if os.fstat(self.fd).st_size > self._offset:
-            self._room.cut(self._offset)
 
     def _note(self, kind: str, **fields: str) -> None:
         body = json.dumps({"type": kind, **fields}, separators=(",", ":")).encode()
@@ -333,6 +328,10 @@ class TapeWriter:
             self._held.append(item)
 
     def _retry(self) -> None:
+        """Write what was held back; where nothing is, only room for more was missing."""
+        if not self._held and not self._room.can_grow(self._offset):
+            self._retry_at = time.monotonic() + _RETRY_S
+            return
         while self._held:
             batch: list[_Item] = []
             size = 0
@@ -345,7 +344,6 @@ class TapeWriter:
             try:
                 self._append(batch, spare=True)
             except OSError:
-                self._cut()
                 self._retry_at = time.monotonic() + _RETRY_S
                 return
             finally:
@@ -401,10 +399,14 @@ class TapeWriter:
             self._wake()
 
     def _write(self, buffers: list[bytes], size: int) -> None:
-        done = os.pwritev(self.fd, buffers, self._offset)
-        while done < size:
-            rest = b"".join(buffers)[done:]
-            done += os.pwrite(self.fd, rest, self._offset + done)
+        try:
+            done = os.pwritev(self.fd, buffers, self._offset)
+            while done < size:
+                rest = b"".join(buffers)[done:]
+                done += os.pwrite(self.fd, rest, self._offset + done)
+        except OSError:
+            self._room.clear(self._offset)
+            raise
 
     def _clear(self) -> None:
         self._last_ns = max(self._last_ns, time.time_ns())
