@@ -1,4 +1,4 @@
-"""A driver's line, read by the tape's writer and by the keeper's loop in turn: nothing changes places."""
+"""A driver's line, read by the tape's writer and by the keeper's loop in turn, with nothing astray."""
 
 from __future__ import annotations
 
@@ -72,58 +72,58 @@ class Driving:
         return found[1:]
 
 
-async def _in_order(place: str, said: list[str], together: bool) -> None:
-    driving = Driving(place)
-    expected: list[tuple[str, str]] = []
-    waits = False
-    safe: list[int] = []
-    pieces: list[bytes] = []
-    for number, kind in enumerate(said):
-        text = f"{kind} {number}"
+class Words:
+    """What a driver says, and what is to stand on the tape then."""
+
+    def __init__(self) -> None:
+        self.expected: list[tuple[str, str]] = []
+        self._waits = False
+
+    def line(self, kind: str, number: int) -> bytes:
+        text = f"{kind} {number}" + "x" * (200_000 if kind == "long" else 0)
         message: dict[str, Any] = {"type": "tell", "events": [{"type": "warned", "text": text}]}
+        if kind == "junk":
+            return b"{no line of ours}\n"
+        if kind == "waiting":
+            message = {"type": "waiting", "on": "budget", "detail": text}
+            self.expected.append(("waited", text))
+            self._waits = True
+        elif kind == "continuing":
+            message = {"type": "continuing"}
+            self.expected += [("continued", "")] if self._waits else []
+            self._waits = False
+        elif kind == "refused":
+            message = {"type": "tell", "events": [{"type": "ended"}], "n": number}
+        else:
+            self.expected.append(("warned", text))
+            message |= {"n": number} if kind == "safe" else {}
+        return json.dumps(message).encode() + b"\n"
+
+
+def shown(found: list[Any]) -> list[tuple[str, str]]:
+    return [(one["type"], one.get("text") or one.get("detail", "")) for one in found]
+
+
+async def _in_order(place: str, said: list[str], together: bool) -> None:
+    driving, words = Driving(place), Words()
+    lines = b""
+    for number, kind in enumerate(said):
         if kind == "recall":
             driving.keeping.channel.recall()  # as a tape that is behind has it
             continue
-        if kind == "junk":
-            pieces.append(b"{no line of ours}\n")
-            continue
-        if kind == "long":
-            message["events"][0]["text"] = text = text + "x" * 200_000
-        if kind == "waiting":
-            message = {"type": "waiting", "on": "budget", "detail": text}
-            expected.append(("waited", text))
-            waits = True
-        elif kind == "continuing":
-            message = {"type": "continuing"}
-            if waits:
-                expected.append(("continued", ""))
-            waits = False
-        elif kind == "refused":
-            message["events"][0]["type"] = "ended"
-            message["n"] = number
-        else:
-            expected.append(("warned", text))
-            if kind == "safe":
-                message["n"] = number
-                safe.append(number)
-        pieces.append(json.dumps(message).encode() + b"\n")
+        lines += words.line(kind, number)
         if not together:
-            await driving.say(pieces.pop())
+            await driving.say(lines)
+            lines = b""
             if kind == "safe":
                 assert "error" not in await driving.answered(number)
-                told = [
-                    (one["type"], one.get("text") or one.get("detail", ""))
-                    for one in driving.tape()
-                ]
-                assert told == expected, "what was called safe is on the tape, in its place"
-    await driving.say(b"".join(pieces))
-    for number in safe:
-        assert "error" not in await driving.answered(number)
+                assert shown(driving.tape()) == words.expected, "safe, and in its place"
+    await driving.say(lines)
     for number, kind in enumerate(said):
-        if kind == "refused":
-            assert "tells no" in (await driving.answered(number))["error"]
-    found = await driving.end()
-    assert [(one["type"], one.get("text") or one.get("detail", "")) for one in found] == expected
+        if kind in ("safe", "refused"):
+            refused = "tells no" in (await driving.answered(number)).get("error", "")
+            assert refused == (kind == "refused")
+    assert shown(await driving.end()) == words.expected
 
 
 @pytest.mark.promise("D2")

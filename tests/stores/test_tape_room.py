@@ -102,7 +102,7 @@ def test_the_next_writer_takes_zeros_for_no_damage_and_half_a_frame_for_what_it_
     assert pen is not None
     pen.put_down()
     with TapeReader(str(left)) as reader:
-        found = [frame for frame in reader.frames()]
+        found = list(reader.frames())
         assert reader.damaged == 0
     told = [decode_event(frame.body) for frame in found[2:]]
     assert told == ([Repaired(size=len(torn))] if torn else [])
