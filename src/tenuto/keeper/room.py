@@ -10,6 +10,7 @@ _RESERVE = 64 * 1024
 _STEP = 4 * 1024 * 1024
 _BLOCK = 4096
 _LAID_LEAST = 16 * 1024
+_LAID_FIRST = 64 * 1024
 _LAID_MOST = 256 * 1024
 
 
@@ -69,7 +70,7 @@ class Room:
         if not self.certain or self._laid - offset >= _LAID_LEAST:
             return
         begin = max(offset, self._laid)
-        size = min(_LAID_MOST, max(_LAID_LEAST * 4, offset))
+        size = _LAID_FIRST if offset < _LAID_LEAST else _LAID_MOST
         try:
             self.make(offset, begin + size)
             if self.certain:
