@@ -74,7 +74,7 @@ class Channel:
     def _ready(self, mask: int) -> None:
         if mask & select.EPOLLOUT:
             self._send()
-        if mask & ~select.EPOLLOUT and not self._holding:
+        if mask & ~select.EPOLLOUT and not (self._holding or self._lent):
             self._receive()
 
     def _send(self) -> None:
