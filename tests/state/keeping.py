@@ -23,7 +23,6 @@ class Keeping:
         self.waiting, self.held, self.held_back = "", None, False
         self.job: dict[str, Any] = {}
         self.ended = self.exited = False
-        self.away: set[int] = set()
         self.clock = self.host = self.loop = self
         self.child = SimpleNamespace(channel=sock, exec_error=None)
         self._loop = loop
@@ -56,7 +55,7 @@ class Keeping:
         self.returned.set()
 
     def on(self, fd: int, mask: int, handler: Callable[[int], object]) -> None:
-        self.off(fd)
+        self._forget(fd)
         for wanted, add in (
             (select.EPOLLIN, self._loop.add_reader), (select.EPOLLOUT, self._loop.add_writer)
         ):  # fmt: skip
@@ -64,7 +63,10 @@ class Keeping:
                 add(fd, handler, wanted)
 
     def off(self, fd: int) -> None:
-        self.lent += fd in self.away
+        self.lent += self.channel.lent
+        self._forget(fd)
+
+    def _forget(self, fd: int) -> None:
         self._loop.remove_reader(fd)
         self._loop.remove_writer(fd)
 
@@ -78,7 +80,7 @@ class Keeping:
         """Take what the driver said last, as a keeper does whose program is gone."""
         self.exited = True
         self.channel.recall()
-        await self.until(lambda: not self.away)
+        await self.until(lambda: not self.channel.lent)
         self.channel.drain()
         self.channel.close()
         self.writer.finish()

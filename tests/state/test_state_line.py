@@ -141,13 +141,13 @@ async def test_the_writer_reads_the_line_itself_once_a_driver_tells_and_gives_it
     await driving.tell("first", 1)
     await driving.answered(1)
     keeping = driving.keeping
-    assert keeping.away, "it is the writer's"
+    assert keeping.channel.lent, "it is the writer's"
     await driving.say(b'{"type": "waiting", "on": "approval"}\n')
     await keeping.until(lambda: bool(keeping.waiting))
-    assert not keeping.away, "of everything else the loop takes care"
+    assert not keeping.channel.lent, "of everything else the loop takes care"
     await driving.tell("second", 2)
     await driving.answered(2)
-    assert keeping.away
+    assert keeping.channel.lent
     assert [one["type"] for one in await driving.end()] == ["warned", "waited", "warned"]
 
 
@@ -167,7 +167,7 @@ async def test_a_defect_in_the_thread_is_told_by_the_loop_and_the_tape_goes_on(
     with monkeypatch.context() as patched:
         patched.setattr(keeping.driven, "told", _defective)
         await driving.tell("lost")
-        await keeping.until(lambda: not keeping.away)
+        await keeping.until(lambda: not keeping.channel.lent)
     assert [str(one) for one in faults] == ["a defect"]
     await driving.tell("second", 2)
     await driving.answered(2)

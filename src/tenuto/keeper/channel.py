@@ -56,7 +56,8 @@ class Channel:
         self._sending = _thread.allocate_lock()  # the writer's thread sends, too
         self.unsent = 0
         self._mask = 0
-        self._holding = self._lent = False
+        self._holding = False
+        self.lent = False  # to the writer, which reads it then
         self._open = keeper.child.channel is not None
         if keeper.child.channel is None:
             return
@@ -74,7 +75,7 @@ class Channel:
     def _ready(self, mask: int) -> None:
         if mask & select.EPOLLOUT:
             self._send()
-        if mask & ~select.EPOLLOUT and not (self._holding or self._lent):
+        if mask & ~select.EPOLLOUT and not (self._holding or self.lent):
             self._receive()
 
     def _send(self) -> None:
@@ -114,7 +115,7 @@ class Channel:
 
     def _watch(self) -> None:
         """Watch for messages unless held back, and for room where something waits to be sent."""
-        mask = 0 if self._holding or self._lent else select.EPOLLIN
+        mask = 0 if self._holding or self.lent else select.EPOLLIN
         if self._out:
             mask |= select.EPOLLOUT
         if not self._open or mask == self._mask:
@@ -143,21 +144,19 @@ class Channel:
 
     def lend(self) -> None:
         """Let the writer read a driver's events itself, one thread less between them and the disk."""
-        if self._lent or self._holding or not self._open or self._keeper.exited:
+        if self.lent or self._holding or not self._open or self._keeper.exited:
             return
-        self._lent = True
-        self._keeper.away.add(self._sock.fileno())
+        self.lent = True
         self._keeper.writer.attend(self._sock.fileno(), self._hear, self._returned)
         self._watch()
 
     def recall(self) -> None:
         """Take the reading back, as soon as the writer can."""
-        if self._lent:
+        if self.lent:
             self._keeper.writer.recall()
 
     def _returned(self) -> None:
-        self._lent = False
-        self._keeper.away.discard(self._sock.fileno())
+        self.lent = False
         self._take_lines()
         self._watch()
         self._keeper.went_on()

@@ -383,7 +383,7 @@ class Keeper:
         """Once it ended, take what it wrote before; others may hold its pipes much longer."""
         if self._status is None or self.ended:
             return
-        if self.away or self.held_back:
+        if self.away or self.channel.lent or self.held_back:
             self.channel.recall()
             return
         self._drain_until = self._drain_until or time.monotonic() + _DRAIN_S
