@@ -22,7 +22,9 @@ from tenuto.stores.tape import TapeReader
 
 CREATED = ev.Created(id="a", spec=Spec("task", ("driver",), "/"))
 SAID = st.lists(
-    st.sampled_from(["tell", "safe", "waiting", "continuing", "refused", "junk", "long", "recall"]),
+    st.sampled_from(
+        ["tell", "safe", "waiting", "continuing", "refused", "junk", "long", "many", "recall"]
+    ),
     max_size=30,
 )
 
@@ -95,7 +97,9 @@ class Words:
         elif kind == "refused":
             message = {"type": "tell", "events": [{"type": "ended"}], "n": number}
         else:
-            self.expected.append(("warned", text))
+            times = 700 if kind == "many" else 1
+            message["events"] *= times
+            self.expected += [("warned", text)] * times
             message |= {"n": number} if kind == "safe" else {}
         return json.dumps(message).encode() + b"\n"
 

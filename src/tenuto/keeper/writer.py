@@ -242,7 +242,9 @@ class TapeWriter:
     def append(self, bodies: list[bytes], saved: Callable[[str], None] | None) -> None:
         """Append events that are given as JSON, in the thread itself; `saved` once they are safe."""
         self._own += sum(len(body) + _COST for body in bodies)
-        self._take([(frames.EVENT | _IN_TURN, time.time_ns(), body) for body in bodies])
+        items = [(frames.EVENT | _IN_TURN, time.time_ns(), body) for body in bodies]
+        for first in range(0, len(items), _BATCH_ITEMS):
+            self._take(items[first : first + _BATCH_ITEMS])
         if saved is not None:
             self._join_sync(saved)
 
