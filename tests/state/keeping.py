@@ -27,6 +27,7 @@ class Keeping:
         self.child = SimpleNamespace(channel=sock, exec_error=None)
         self._loop = loop
         self.finished, self.returned, self.awake = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.closed = asyncio.Event()
         self.lent = 0
         self.writer = TapeWriter(lambda: loop.call_soon_threadsafe(self._calls) and None)
         job = {"magic": pen.magic.hex(), "next_seq": pen.next_seq, "last_ns": pen.last_ns}
@@ -65,6 +66,8 @@ class Keeping:
     def off(self, fd: int) -> None:
         self.lent += self.channel.lent
         self._forget(fd)
+        if not self.channel.lent:
+            self.closed.set()
 
     def _forget(self, fd: int) -> None:
         self._loop.remove_reader(fd)

@@ -59,9 +59,12 @@ class Driving:
             self.answers += [json.loads(line) for line in lines]
         return next(one for one in self.answers if one["n"] == number)
 
+    def hang_up(self) -> None:
+        self._near.close()
+
     async def end(self) -> list[Any]:
         """End as a driver does, and return what is on the tape."""
-        self._near.close()
+        self.hang_up()
         await self.keeping.end()
         self.keeping.writer.close()
         os.close(self._pen.dir_fd)
@@ -153,6 +156,20 @@ async def test_the_writer_reads_the_line_itself_once_a_driver_tells_and_gives_it
     await driving.answered(2)
     assert keeping.channel.lent
     assert [one["type"] for one in await driving.end()] == ["warned", "waited", "warned"]
+
+
+@pytest.mark.promise("D2")
+@pytest.mark.asyncio
+async def test_a_line_that_is_closed_goes_back_once_and_is_let_go(tmp_path):
+    driving = Driving(str(tmp_path))
+    await driving.tell("first", 1)
+    await driving.answered(1)
+    keeping = driving.keeping
+    before = keeping.lent
+    driving.hang_up()
+    await keeping.closed.wait()
+    assert keeping.lent == before, "nobody listens any more where nobody speaks"
+    assert shown(await driving.end()) == [("warned", "first")]
 
 
 @pytest.mark.promise("D2", "X2")

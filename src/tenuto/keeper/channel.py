@@ -142,9 +142,13 @@ class Channel:
             self.recall()
         self._watch()
 
-    def lend(self) -> None:
-        """Let the writer read a driver's events itself, one thread less between them and the disk."""
-        if self.lent or self._holding or not self._open or self._keeper.exited:
+    def _lend(self) -> None:
+        """Let the writer read a driver's events itself, one thread less between them and the disk.
+
+        Only when nothing is left to take here: what the loop gives the writer comes before.
+        """
+        telling = self._keeper.driven is not None and self._keeper.driven.telling
+        if not telling or self._holding or not self._open or self._keeper.exited:
             return
         self.lent = True
         self._keeper.writer.attend(self._sock.fileno(), self._hear, self._returned)
@@ -157,9 +161,12 @@ class Channel:
 
     def _returned(self) -> None:
         self.lent = False
+        if self._keeper.driven is not None:
+            self._keeper.driven.telling = False  # there was something else, or the end of it
         self._take_lines()
         self._watch()
         self._keeper.went_on()
+        self._lend()
 
     def _hear(self) -> bool:
         """Take a driver's events, in the writer's thread; False where the loop is to read on."""
@@ -190,6 +197,7 @@ class Channel:
         self._in += data
         self._take_lines()
         self._keeper.hold_back()
+        self._lend()
         return len(data)
 
     def _take_lines(self, driven: Driven | None = None) -> bool:

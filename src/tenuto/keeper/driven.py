@@ -29,12 +29,13 @@ class Driven:
         self._keeper = keeper
         self._tells = frozenset(tells)
         self.outcome: verdict.Outcome | None = None
+        self.telling = False  # the last thing it said was an event
 
     def said(self, kind: object, message: dict[str, Any]) -> None:
         """Take a message of the driver's."""
+        self.telling = kind == "tell"
         if kind == "tell":
             self.told(message)
-            self._keeper.channel.lend()
         elif kind == "waiting":
             self._waits(str(message["on"]), str(message.get("detail", ""))[:4096])
         elif kind == "continuing":

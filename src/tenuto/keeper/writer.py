@@ -135,8 +135,7 @@ class TapeWriter:
             self._put(self._later.popleft())
 
     def _give(self, item: _Item | Callable[[], None]) -> None:
-        if self._later:
-            self.go_on()
+        self.go_on()
         self._put(item)
 
     def _put(self, item: _Item | Callable[[], None]) -> None:
@@ -331,8 +330,8 @@ class TapeWriter:
 
     def _retry(self) -> None:
         """Write what was held back; where nothing is, only room for more was missing."""
+        self._retry_at = time.monotonic() + _RETRY_S
         if not self._held and not self._room.can_grow(self._offset):
-            self._retry_at = time.monotonic() + _RETRY_S
             return
         while self._held:
             batch: list[_Item] = []
@@ -346,7 +345,6 @@ class TapeWriter:
             try:
                 self._append(batch, spare=True)
             except OSError:
-                self._retry_at = time.monotonic() + _RETRY_S
                 return
             finally:
                 for _ in range(taken - len(batch)):
