@@ -34,7 +34,7 @@ from tenuto.engine.settings import (
 from tenuto.metering.ledger import Health, Ledger
 from tenuto.metering.prices import Prices, tier_price
 from tenuto.metering.records import Window
-from tenuto.stores.layout import Project, as_error
+from tenuto.stores.layout import Project, as_error, make_link
 
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
@@ -139,6 +139,7 @@ def set_limits(engine: BlockingEngine, **limits: Decimal | bool | None) -> Budge
         )
     changed = {name: _checked(name, value) for name, value in limits.items()}
     stored = msgspec.structs.replace(_given(engine.project), **changed)
+    make_link(engine.project)
     _store(engine.project, stored)
     return limits_of(engine.project, engine.settings)
 
