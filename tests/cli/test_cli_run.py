@@ -278,3 +278,10 @@ def test_a_command_without_the_dashes_is_told_where_they_go(cli):
     done = cli("run", "ls", "-la")
     assert done.returncode == 2
     assert "tenuto run -- " in done.stderr
+
+
+def test_a_file_in_place_of_code_is_told_how_to_run(cli):
+    (cli.folder / "my job.py").write_text("print(1)\n")
+    done = cli("run", "my job.py")
+    assert done.returncode == 2
+    assert done.stderr.endswith("  or is it a file? tenuto run --file 'my job.py'\n")

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tenuto.cli import exits, follow
-from tenuto.cli.console import ERR, Console, ReaderGone, one_line, width
+from tenuto.cli.console import ERR, CannotWrite, Console, ReaderGone, one_line, width
 from tenuto.cli.words import how_it_ended, plural, printed_value
 from tenuto.core.ids import short
 from tenuto.engine.goals import Waiting
@@ -56,8 +56,9 @@ class Stay:
                 left = self._wait(waiting, wait, args)
             except KeyboardInterrupt:
                 return self._left(waiting, exits.INTERRUPTED)
-            except ReaderGone:
-                return self._left(waiting, exits.PIPE_CLOSED)
+            except ReaderGone as gone:
+                full = isinstance(gone, CannotWrite)
+                return self._left(waiting, exits.FAULT if full else exits.PIPE_CLOSED)
             return self._left(waiting, 0) if left else self._finish(waiting, wait)
 
     def _leave_at_once(self) -> int:
