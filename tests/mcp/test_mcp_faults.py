@@ -85,12 +85,14 @@ def test_wrong_values_get_an_error_that_says_what_is_valid(place: Place):
         ({"code": "\0", "language": "python"}, "NUL"),
         ({"code": "1", "command": ["true"]}, "both code and a command"),
         ({"command": ["no-such-program-here"]}, "no-such-program-here"),
+        ({"command": "ls -l | wc"}, "command is a list of words, not one text: 'ls -l | wc'"),
     ):
         result = wire.call("execute", **arguments)
         assert result["isError"] is True, arguments
         assert words in text(result), (arguments, text(result))
         data = result["structuredContent"]
         assert words in data["error"] and data["running"] == []
+    assert wire.data("execute", command='["echo", "a b"]')["output"] == "a b"
     bad = wire.call("output", execution_id="0193", cursor="x+y")
     assert "is not a cursor" in text(bad)
 
