@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tenuto.core.execution import Chunk, Snapshot
     from tenuto.core.ports import Connection
     from tenuto.engine.blocking import BlockingEngine
+    from tenuto.keeper.frames import Frame
 
 
 class Stay:
@@ -76,7 +77,8 @@ class Stay:
         write = None if self._console.json else self._pass_on
         if not args.interactive:
             every = 0 if self._console.quiet else self._engine.settings.report_every
-            follow.stay(waiting, write, limit, follow.Ticker(every, self._report))
+            ticker = follow.Ticker(every, self._report)
+            follow.stay(waiting, write, limit, ticker, tell=self._tell)
             return False
         from tenuto.cli.keyboard import Detached, Keyboard
 
@@ -104,6 +106,9 @@ class Stay:
         self._engine.conclude(waiting, time.monotonic() - self._began)
         follow.say_still_running(self._console, self._watch.execution, self._watch.next_seq)
         return code
+
+    def _tell(self, frame: Frame) -> None:
+        """Say something about an event, where there is something to say."""
 
     def _pass_on(self, chunk: Chunk) -> None:
         follow.writer(self._console)(chunk)
