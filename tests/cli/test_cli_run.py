@@ -280,6 +280,13 @@ def test_a_command_without_the_dashes_is_told_where_they_go(cli):
     assert "tenuto run -- " in done.stderr
 
 
+def test_a_full_quota_is_handed_over_with_the_way_on(cli):
+    done = cli("run", "--max-output", "1k", "--", "seq", "100000")
+    assert done.returncode == 75
+    execution_id = cli.json("ps")[0]["id"]
+    assert done.stderr.endswith(f"  tenuto clear {execution_id[:18]}\n")
+
+
 def test_a_file_in_place_of_code_is_told_how_to_run(cli):
     (cli.folder / "my job.py").write_text("print(1)\n")
     done = cli("run", "my job.py")

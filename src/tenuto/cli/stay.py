@@ -11,6 +11,7 @@ from tenuto.cli import exits, follow
 from tenuto.cli.console import ERR, CannotWrite, Console, ReaderGone, one_line, width
 from tenuto.cli.words import how_it_ended, plural, printed_value
 from tenuto.core.ids import short
+from tenuto.core.states import WaitingFor
 from tenuto.engine.goals import Waiting
 
 if TYPE_CHECKING:
@@ -155,3 +156,5 @@ class Stay:
         task = snapshot.kind == "task"
         for line in follow.next_commands(snapshot.id, self._watch.next_seq, task):
             console.note(line)
+        if snapshot.waiting_for is WaitingFor.DISK:
+            console.note(f"  tenuto clear {short(snapshot.id)}")

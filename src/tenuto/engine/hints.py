@@ -156,7 +156,9 @@ def _while_live(execution: Execution) -> str:
         case WaitingFor.INPUT:
             return f"it waits for input: tenuto send {where} TEXT"
         case WaitingFor.DISK:
-            return f"free disk space, or drop its output with: tenuto clear {where}"
+            quota = execution.transitions[-1].reason.startswith("the output quota")
+            room = "" if quota else "free disk space, or "
+            return f"{room}drop its output with: tenuto clear {where}"
         case WaitingFor.HOST:
             serve = f'engine.serve("{where}", functions)'
             return f"it waits for host: serve its functions with {serve}, or tenuto kill {where}"
