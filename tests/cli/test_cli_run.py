@@ -280,6 +280,13 @@ def test_a_command_without_the_dashes_is_told_where_they_go(cli):
     assert "tenuto run -- " in done.stderr
 
 
+@pytest.mark.parametrize("given", ["hello\n", ""])
+def test_input_that_is_not_passed_on_is_told(cli, given):
+    done = cli("run", "--", "cat", input=given)
+    assert done.returncode == 75
+    assert ("is not passed on without -i" in done.stderr) == bool(given)
+
+
 def test_a_full_quota_is_handed_over_with_the_way_on(cli):
     done = cli("run", "--max-output", "1k", "--", "seq", "100000")
     assert done.returncode == 75

@@ -621,6 +621,24 @@ async def test_steps_in_worktrees_of_their_own(tasks: Engine, agents: Path, mode
     assert status.stdout == ""
 
 
+async def test_a_cleaned_task_leaves_its_branches_and_no_checkouts(
+    tasks: Engine, agents: Path
+) -> None:
+    repository(agents)
+    work = plan(Step("a", "[[write:a.txt]]"), Step("b", "[[write:b.txt]]"))
+    snapshot = await tasks.task(
+        plan=work, strategy="parallel", runtime="writer", worktree="keep", wait=60
+    )
+    kept = Path(tasks.home, "worktrees", snapshot.id)
+    (kept / "b" / "more.txt").write_text("not committed")
+    assert (await tasks.clean(older_s=0)).removed
+    assert [one.name for one in kept.iterdir() if one.is_dir()] == ["b"]
+    assert (kept / "b" / "more.txt").exists()
+    for step in ("a", "b"):
+        branch = f"tenuto/{snapshot.id[:18]}/{step}:{step}.txt"
+        subprocess.run(["git", "show", branch], cwd=agents, check=True, capture_output=True)
+
+
 # From another process
 
 

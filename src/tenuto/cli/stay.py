@@ -156,5 +156,25 @@ class Stay:
         task = snapshot.kind == "task"
         for line in follow.next_commands(snapshot.id, self._watch.next_seq, task):
             console.note(line)
+        if snapshot.waiting_for is WaitingFor.INPUT and _input_given():
+            console.note("  what is in our own stdin is not passed on without -i")
         if snapshot.waiting_for is WaitingFor.DISK:
             console.note(f"  tenuto clear {short(snapshot.id)}")
+
+
+def _input_given() -> bool:
+    """Tell whether somebody piped something into this command, or gave it a file."""
+    import select
+    import stat
+
+    try:
+        status = os.fstat(0)
+    except OSError:
+        return False
+    if stat.S_ISREG(status.st_mode):
+        return status.st_size > 0
+    poller = select.poll()
+    poller.register(0, select.POLLIN)
+    return stat.S_ISFIFO(status.st_mode) and any(
+        event & select.POLLIN for _, event in poller.poll(0)
+    )
