@@ -496,6 +496,16 @@ async def test_what_it_cost_is_known_by_the_price_of_its_model(tasks: Engine) ->
     assert costs["b"] is None, "no price is guessed"
 
 
+@pytest.mark.promise("B1")
+async def test_a_limit_in_dollars_says_when_it_cannot_count(tasks: Engine) -> None:
+    work = plan(Step("a", "[[use:1000000,0]]"), Step("b", "[[use:10,10]]", ("a",)))
+    unbound = await tasks.task(plan=work, strategy="parallel", wait=60)
+    assert value(unbound)["warnings"] == []
+    bound = await tasks.task(plan=work, strategy="parallel", wait=60, max_cost="0.01", hard=True)
+    (warning,) = value(bound)["warnings"]
+    assert warning.startswith("the price of what the model used is not known: limits in dollars")
+
+
 # Permissions
 
 
