@@ -11,6 +11,7 @@ import pytest
 
 from tenuto import __version__
 from tenuto.cli.main import VERBS, main
+from tenuto.core import errors
 
 pytestmark = pytest.mark.promise("U1")
 
@@ -289,6 +290,13 @@ def test_the_manual_has_an_example_for_every_verb():
     for verb in VERBS:
         assert re.search(rf"^### `tenuto {verb}\b", text, re.M), verb
         assert re.search(rf"^(\$ .*)?(\$ |\| |=\$\()tenuto {verb}\b", text, re.M), verb
+
+
+def test_the_manual_has_every_code_of_an_error():
+    text = (ROOT / "docs" / "json.md").read_text()
+    codes = {one.code for one in vars(errors).values() if isinstance(one, type)}
+    unraised = {"error", "execution_failed"}  # the superclass; what only Python raises
+    assert [one for one in sorted(codes - unraised) if f"`{one}`" not in text] == []
 
 
 def test_bench_is_there_and_knows_its_names(cli):
