@@ -506,6 +506,21 @@ async def test_a_limit_in_dollars_says_when_it_cannot_count(tasks: Engine) -> No
     assert warning.startswith("the price of what the model used is not known: limits in dollars")
 
 
+async def test_settings_that_break_while_a_task_runs_do_not_end_it(
+    tasks: Engine, agents: Path
+) -> None:
+    work = plan(Step("a", "[[ask:Bash]] [[use:10,5]]"), Step("b", "[[use:10,5]]", ("a",)))
+    waiting = await tasks.task(
+        plan=work, strategy="parallel", wait=60, permissions="ask", max_tokens=1000
+    )
+    assert waiting.waiting_for == "approval"
+    settings = agents / "tenuto.toml"
+    settings.write_text(settings.read_text() + "wait = \n")
+    await tasks.approve(waiting.id)
+    snapshot = await tasks.wait(waiting.id, 60)
+    assert statuses(snapshot) == {"a": "completed", "b": "completed"}, snapshot.detail
+
+
 # Permissions
 
 

@@ -102,11 +102,15 @@ class LimitsInForce:
         self._limits = BudgetLimits()
 
     def __call__(self) -> BudgetLimits:
-        """Return them."""
+        """Return them; while a file cannot be taken, as when it is being edited, the last ones."""
         seen = [_stamp(path) for path in self._paths]
         if seen != self._seen:
-            settings, _ = load_settings(self._project.root, self._environ)
-            self._limits = limits_of(self._project, settings)
+            try:
+                settings, _ = load_settings(self._project.root, self._environ)
+                self._limits = limits_of(self._project, settings)
+            except InvalidInput:
+                if self._seen is None:
+                    raise
             self._seen = seen
         return self._limits
 
