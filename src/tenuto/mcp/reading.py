@@ -91,10 +91,10 @@ async def send_input(service: Service, given: Arguments, caller: Caller) -> Repl
     """Write to stdin and give the program's reaction."""
     del caller
     execution_id = given.get("execution_id")
-    before = await service.engine.read(execution_id, after=-1)
+    before = await at_end(service, execution_id)
     raw, eof = given.get("raw", False), given.get("eof", False)
     text = given.get("text") or ("" if eof or raw else "\n")
-    place = await end_of(service, before)
+    place = Cursor(before.next_seq)
     fate = await service.engine.send(before.id, text, raw=raw, eof=eof)
     wait = given.get("wait_s")
     pause = _REACTION_S if wait is None else parse_duration(wait)
@@ -112,11 +112,12 @@ async def send_input(service: Service, given: Arguments, caller: Caller) -> Repl
     return msgspec.structs.replace(reply, text=text, data=data)
 
 
-async def end_of(service: Service, snapshot: Snapshot) -> Cursor:
-    """Return the cursor at the end of what is there."""
+async def at_end(service: Service, execution_id: str) -> Snapshot:
+    """Return an execution whose cursor is at the end of what is there, however much that is."""
+    snapshot = await service.engine.read(execution_id, since="0s")
     while snapshot.truncated:
         snapshot = await service.engine.read(snapshot.id, after=snapshot.next_seq)
-    return Cursor(snapshot.next_seq)
+    return snapshot
 
 
 async def _reaction(
