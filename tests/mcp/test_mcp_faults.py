@@ -317,3 +317,12 @@ async def test_input_is_sent_without_reading_all_that_was_written(
         assert reply.data["input"] == "delivered" and "Ada" in reply.text
         assert sum(read) < 100_000, read
         await service.close()
+
+
+def test_the_end_of_a_line_without_end_is_shown(place: Place):
+    wire = place.wire()
+    code = "print('x' * 3_000_000 + 'the end', end='')"
+    done = wire.data("execute", code=code, language="python", wait=50)
+    assert done["truncated"]
+    tail = wire.data("output", execution_id=done["execution_id"], tail=5)
+    assert tail["output"].endswith("xxx" + "the end") and len(tail["output"]) > 30_000

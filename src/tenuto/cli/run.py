@@ -114,7 +114,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 def resume(args: argparse.Namespace, console: Console) -> int:
     """Run an interrupted or lost execution again."""
     with closing(BlockingEngine.open_here(args.launcher)) as engine:
-        last = [chunk.seq for chunk in engine.logs(engine.resolve(args.id), tail=1)]
+        last = [chunk.seq for chunk in engine.logs(engine.resolve(args.id), tail=1, most=1)]
         after = max(last, default=-1) if args.from_seq is None else -1
         with follow.uninterrupted() as interruption:
             resumed = engine.resume(args.id, args.force, args.from_seq, cwd=args.cwd)

@@ -202,15 +202,19 @@ class BlockingEngine:
         after: int = -1,
         since_ns: int | None = None,
         tail: int | None = None,
+        most: int | None = None,
     ) -> Iterator[Chunk]:
-        """Yield the output on the tape: all of it, after a cursor, since a time, or the last lines."""
+        """Yield the output on the tape: all of it, after a cursor, since a time, or the last lines.
+
+        With `most`, so many bytes of the last lines.
+        """
         try:
             reader = TapeReader(self.project.folder(execution_id))
         except (FileNotFoundError, NotADirectoryError):
             return
         with reader:
             if tail is not None:
-                found: Iterator[object] = iter(reader.tail(tail))
+                found: Iterator[object] = iter(reader.tail(tail, most))
             elif since_ns is not None:
                 found = reader.since(since_ns)
             else:

@@ -53,15 +53,17 @@ async def _told(service: Service, snapshot: Snapshot, place: Cursor) -> Reply:
 
 async def _tail(service: Service, execution_id: str, lines: int) -> Reply:
     snapshot = await service.engine.show(execution_id)
-    chunks = tuple(await service.engine.logs(snapshot.id, tail=lines))
+    chunks = tuple(await service.engine.logs(snapshot.id, tail=lines, most=service.limit))
     last = chunks[-1].seq if chunks else -1
     # from the end backwards: the newest lines matter here
     kept: list[Chunk] = []
     room = Room(service.limit, STAMP)
     for chunk in reversed(chunks):
-        if not room.holds(chunk.data):
+        fits = room.end(chunk.data)
+        if fits:
+            kept.append(msgspec.structs.replace(chunk, data=chunk.data[-fits:]))
+        if fits < len(chunk.data):
             break
-        kept.append(chunk)
     shown = msgspec.structs.replace(snapshot, chunks=tuple(kept[::-1]), next_seq=last)
     return await _told(service, shown, Cursor(last))
 
