@@ -170,7 +170,8 @@ def make_home(project: Project) -> None:
         with suppress(FileExistsError):
             make_private(project.executions)
     except OSError as error:
-        raise as_error(error, f"cannot make the state folder {project.home}") from error
+        what = f"cannot make the state folder {project.home}"
+        raise as_error(error, what, "check its owner and rights, or set TENUTO_HOME") from error
 
 
 def make_link(project: Project) -> None:
@@ -235,10 +236,12 @@ def check_room(project: Project) -> None:
         )
 
 
-def as_error(error: OSError, what: str) -> DiskFull | EngineFault:
+def as_error(
+    error: OSError, what: str, hint: str = "check the folder's owner and rights"
+) -> DiskFull | EngineFault:
     """Return a failed file operation as our own error, with the next step."""
     import errno
 
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"{what}: {error.strerror}", "make room with: tenuto clean --older 7d")
-    return EngineFault(f"{what}: {error.strerror}", "check the folder's owner and rights")
+    return EngineFault(f"{what}: {error.strerror}", hint)
