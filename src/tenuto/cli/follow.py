@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tenuto.cli.keyboard import Keyboard
     from tenuto.core.execution import Chunk, Execution
     from tenuto.engine.goals import Waiting
-    from tenuto.keeper.frames import Frame
 
 
 _DAY_S = 86400.0  # the system counts milliseconds in 32 bits
@@ -56,12 +55,12 @@ def stay(
     limit: float | None = None,
     ticker: Ticker | None = None,
     keyboard: Keyboard | None = None,
-    tell: Callable[[Frame], None] | None = None,
+    tell: Callable[[int, bytes], None] | None = None,
 ) -> None:
     """Pass output on until the wait is over or the clock reaches `limit` (monotonic seconds).
 
     What is written here is not gathered by the wait too; without `write` it gathers. `tell` is
-    given what is no output, in the same order.
+    given the time and body of what is no output, in the same order.
     """
     watch = waiting.watch
     while True:
@@ -71,7 +70,7 @@ def stay(
                 if is_output(frame):
                     write(as_chunk(frame))
                 elif tell is not None:
-                    tell(frame)
+                    tell(frame.time_ns, frame.body)
             found = [frame for frame in found if not is_output(frame)]
         if waiting.take(found):
             return

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tenuto.core.execution import Chunk, Snapshot
     from tenuto.core.ports import Connection
     from tenuto.engine.blocking import BlockingEngine
-    from tenuto.keeper.frames import Frame
 
 
 class Stay:
@@ -108,7 +107,7 @@ class Stay:
         follow.say_still_running(self._console, self._watch.execution, self._watch.next_seq)
         return code
 
-    def _tell(self, frame: Frame) -> None:
+    def _tell(self, time_ns: int, body: bytes) -> None:
         """Say something about an event, where there is something to say."""
 
     def _pass_on(self, chunk: Chunk) -> None:

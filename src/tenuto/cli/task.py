@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tenuto.core.progress import Progress
     from tenuto.core.task_events import Asked
     from tenuto.engine.goals import Waiting
-    from tenuto.keeper.frames import Frame
 
 _MOMENT_S = 0.05
 _DETAIL = 2000
@@ -193,12 +192,12 @@ class TaskStay(Stay):
             left = super()._wait(waiting, None, args)  # whoever answers is there, and stays
         return left
 
-    def _tell(self, frame: Frame) -> None:
+    def _tell(self, time_ns: int, body: bytes) -> None:
         """Say on a terminal who begins: agents take seconds to come up, and think in silence."""
         before = self._watch.execution.started_ns or 0  # of a resumed one, what is told already
-        if frame.time_ns < before or not os.isatty(ERR):
+        if time_ns < before or not os.isatty(ERR):
             return
-        event = decode_task_event(frame.body)
+        event = decode_task_event(body)
         if isinstance(event, StepStarted):
             who = ", ".join(part for part in (event.role, event.runtime, event.model) if part)
             self._console.fresh_line()
