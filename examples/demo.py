@@ -60,7 +60,7 @@ def run(*arguments: str, expect: int = 0, most: int = 12) -> None:
         assert command.stdout is not None
         for number, line in enumerate(command.stdout):
             if number < most:
-                print(f"  {line}", end="", flush=True)
+                print(f"  {line.rstrip()}", flush=True)
     if command.returncode != expect:
         sys.exit(f"demo: exit code {command.returncode} where {expect} was expected")
 

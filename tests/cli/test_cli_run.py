@@ -278,3 +278,24 @@ def test_a_command_without_the_dashes_is_told_where_they_go(cli):
     done = cli("run", "ls", "-la")
     assert done.returncode == 2
     assert "tenuto run -- " in done.stderr
+
+
+@pytest.mark.parametrize("given", ["hello\n", ""])
+def test_input_that_is_not_passed_on_is_told(cli, given):
+    done = cli("run", "--", "cat", input=given)
+    assert done.returncode == 75
+    assert ("is not passed on without -i" in done.stderr) == bool(given)
+
+
+def test_a_full_quota_is_handed_over_with_the_way_on(cli):
+    done = cli("run", "--max-output", "1k", "--", "seq", "100000")
+    assert done.returncode == 75
+    execution_id = cli.json("ps")[0]["id"]
+    assert done.stderr.endswith(f"  tenuto clear {execution_id[:18]}\n")
+
+
+def test_a_file_in_place_of_code_is_told_how_to_run(cli):
+    (cli.folder / "my job.py").write_text("print(1)\n")
+    done = cli("run", "my job.py")
+    assert done.returncode == 2
+    assert done.stderr.endswith("  or is it a file? tenuto run --file 'my job.py'\n")

@@ -11,6 +11,7 @@ import pytest
 
 from tenuto import __version__
 from tenuto.cli.main import VERBS, main
+from tenuto.core import errors
 
 pytestmark = pytest.mark.promise("U1")
 
@@ -70,21 +71,48 @@ def test_a_defect_is_told_without_a_traceback_unless_asked_for(cli):
 
 def test_a_broken_settings_file_is_named(cli):
     (cli.folder / "tenuto.toml").write_text("wait = 'soon'\n")
-    done = cli("ps")
+    done = cli("run", "--", "true")
     assert done.returncode == 2
     assert "tenuto.toml" in done.stderr
+    assert not cli.ids()
+
+
+def test_a_broken_settings_file_keeps_nobody_from_what_runs(cli):
+    execution_id = cli.start("--", "sh", "-c", "echo ready; exec sleep 600")
+    (cli.folder / "tenuto.toml").write_text("wait = \n")
+    warning = f"tenuto: warning: {cli.folder / 'tenuto.toml'} is not valid TOML"
+    for words in (["ps"], ["logs", execution_id], ["show"], ["kill", execution_id]):
+        done = cli(*words)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.startswith(warning)
+    assert "verified dead" in done.stdout
+
+
+@pytest.mark.promise("X17")
+def test_doctor_tells_of_broken_settings_and_goes_on(cli):
+    (cli.folder / "tenuto.toml").write_text("wait = 'soon'\n[roles]\ndeveloper = 3\n")
+    done = cli("doctor")
+    assert done.returncode == 1
+    wrong = re.findall(r"^WRONG +settings +(\S+)", done.stdout, re.M)
+    assert wrong == ["wait", "roles.developer"]
+    assert re.search(r"^wait +default +30$", done.stdout, re.M)
 
 
 @pytest.mark.promise("X17")
 def test_doctor_checks_and_shows_where_settings_come_from(cli):
-    (cli.folder / "tenuto.toml").write_text("asyncHandoverTimeout = 5000\n[report]\nevery = '2m'\n")
+    (cli.folder / "tenuto.toml").write_text(
+        "asyncHandoverTimeout = 5000\n[report]\nevery = '2m'\n"
+        "[limits]\nmemory = '64M'\n[runtime]\nmax_turns = 3\n"
+    )
     cli("run", "--", "true")
     done = cli("doctor", env={"TENUTO_INTERRUPT_GRACE": "1s"})
     assert done.returncode == 0, done.stdout
     assert re.search(r"^ok +index", done.stdout, re.M)
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.strip()}
-    assert rows["interrupt_grace"] == ["TENUTO_INTERRUPT_GRACE", "1"]
-    assert rows["report_every"] == ["tenuto.toml", "120"]
+    assert rows["interrupt.grace"] == ["TENUTO_INTERRUPT_GRACE", "1"]
+    assert rows["report.every"] == ["tenuto.toml", "120"]
+    assert rows["limits.memory"] == ["tenuto.toml", str(64 << 20)]
+    assert rows["runtime.max_turns"] == ["tenuto.toml", "3"]
     assert rows["wait"] == ["tenuto.toml", "5"]
     assert rows["tenuto.toml:"] == [str(cli.folder / "tenuto.toml")]
     document = cli.json("doctor")
@@ -99,7 +127,7 @@ def test_doctor_fits_into_eighty_columns_and_cuts_nothing(cli):
     lines = shown.decode().replace("\r", "").splitlines()
     rows = [line for line in lines if not line.startswith(("ok  disk", "tenuto.toml:"))]
     assert max(map(len, rows)) <= 80
-    assert re.search(r"^runtime_order +tenuto.toml +cli, claude-code$", "\n".join(lines), re.M)
+    assert re.search(r"^runtime.order +tenuto.toml +cli, claude-code$", "\n".join(lines), re.M)
     assert re.search(r"^ +anthropic:claude-opus-4-5$", "\n".join(lines), re.M)
     assert "…" not in "\n".join(lines)
 
@@ -175,6 +203,33 @@ def test_the_reader_of_a_listing_may_leave_early(cli):
     assert process.stderr.read() == b""
 
 
+@pytest.mark.parametrize("words", [("ps", "-a"), ("run", "--", "echo", "hi")])
+def test_output_that_finds_no_room_is_told(cli, words):
+    cli("run", "--", "true")
+    with open("/dev/full", "wb") as full:
+        process = cli.popen(*words, stdout=full)
+    _, errors = process.communicate(timeout=50)
+    assert process.returncode == 125
+    assert errors.startswith(b"tenuto: error: cannot write: No space left on device\n")
+
+
+def test_a_look_makes_no_project_of_a_folder(cli):
+    del cli.env["TENUTO_HOME"]
+    cli.home = cli.folder / ".tenuto"
+    for words in (["ps"], ["history"], ["sessions"], ["tools", "list"], ["budget"], ["doctor"]):
+        assert cli(*words).returncode == 0
+        assert not os.path.lexists(cli.home)
+    cli("run", "--", "true")
+    assert os.path.islink(cli.home)
+
+
+def test_a_state_folder_that_is_no_text_is_told(cli):
+    cli.env["TENUTO_HOME"] = os.fsdecode(bytes(cli.folder) + b"/caf\xe9")
+    done = cli("ps")
+    assert done.returncode == 2
+    assert "caf\\xe9 is no valid text here\n  use a UTF-8 locale" in done.stderr
+
+
 def test_main_can_be_called_from_python(cli, monkeypatch, capfd):
     monkeypatch.setenv("TENUTO_HOME", str(cli.home))
     monkeypatch.chdir(cli.folder)
@@ -235,6 +290,13 @@ def test_the_manual_has_an_example_for_every_verb():
     for verb in VERBS:
         assert re.search(rf"^### `tenuto {verb}\b", text, re.M), verb
         assert re.search(rf"^(\$ .*)?(\$ |\| |=\$\()tenuto {verb}\b", text, re.M), verb
+
+
+def test_the_manual_has_every_code_of_an_error():
+    text = (ROOT / "docs" / "json.md").read_text()
+    codes = {one.code for one in vars(errors).values() if isinstance(one, type)}
+    unraised = {"error", "execution_failed"}  # the superclass; what only Python raises
+    assert [one for one in sorted(codes - unraised) if f"`{one}`" not in text] == []
 
 
 def test_bench_is_there_and_knows_its_names(cli):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pty
+
 import pytest
 from cli_help import CommandLine
 
@@ -88,3 +91,12 @@ def test_a_plan_that_can_never_run_is_a_mistake_of_usage(echo: CommandLine) -> N
     refused = echo("task", "--runtime", "echo", "--plan", "-", input=plan)
     assert refused.returncode == 2
     assert "depend_on" in refused.stderr and "depends_on" in refused.stderr
+
+
+def test_a_terminal_is_told_who_begins_since_agents_are_silent_at_first(echo: CommandLine) -> None:
+    master, slave = pty.openpty()
+    process = echo.popen("task", "--no-color", "--runtime", "echo", "[[hang]]", stderr=slave)
+    os.close(slave)
+    with open(master, "rb", buffering=0) as terminal:
+        assert terminal.read(4096) == b"task: begins (developer, echo)\r\n"
+    assert process.poll() is None

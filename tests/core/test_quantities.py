@@ -186,7 +186,7 @@ def test_every_time_that_a_tape_can_hold_can_be_shown(time_ns):
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0ms"), (0.35, "350ms"), (1.26, "1.3s"), (12.3, "12s"), (185, "3m05s"), (7800, "2h10m"),
-     (90000, "1d01h")],
+     (90000, "1d01h"), (0.9996, "1.0s"), (9.96, "10s"), (59.7, "1m00s"), (3599.8, "1h00m")],
 )  # fmt: skip
 def test_durations_as_people_say_them(seconds, text):
     assert brief_duration(seconds) == text

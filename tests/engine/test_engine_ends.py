@@ -58,6 +58,9 @@ HINTS = [
     ("bash", "if then", "does not parse"),
     ("node", "require('no-such-module')", "module is missing"),
     ("node", "let x = ;", "does not parse"),
+    ("js", "require('fs')", "code-mode has no require: "),
+    ("js", "const fetched = fetch;", "run it in node (--lang node)"),
+    ("js", "fetched", "raised an exception"),
     (
         "node",
         "setTimeout(() => { null.x }, 10); await new Promise(() => {})",

@@ -113,6 +113,12 @@ def test_while_it_waits_the_hint_says_for_what(waiting, words):
     assert words in suggest(folded(STARTED, ev.Waited(on=waiting)), "")
 
 
+def test_a_full_quota_is_no_full_disk():
+    full = ev.Waited(on=WaitingFor.DISK, detail="the output quota of 9 bytes is used up")
+    hint = "drop its output with: tenuto clear 0193a5f2-1111-7222"
+    assert suggest(folded(STARTED, full), "") == hint
+
+
 def test_while_it_runs_there_is_no_hint():
     assert suggest(folded(), "Traceback") == ""
     assert suggest(folded(STARTED), "Traceback") == ""

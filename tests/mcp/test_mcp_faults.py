@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -85,12 +86,14 @@ def test_wrong_values_get_an_error_that_says_what_is_valid(place: Place):
         ({"code": "\0", "language": "python"}, "NUL"),
         ({"code": "1", "command": ["true"]}, "both code and a command"),
         ({"command": ["no-such-program-here"]}, "no-such-program-here"),
+        ({"command": "ls -l | wc"}, "command is a list of words, not one text: 'ls -l | wc'"),
     ):
         result = wire.call("execute", **arguments)
         assert result["isError"] is True, arguments
         assert words in text(result), (arguments, text(result))
         data = result["structuredContent"]
         assert words in data["error"] and data["running"] == []
+    assert wire.data("execute", command='["echo", "a b"]')["output"] == "a b"
     bad = wire.call("output", execution_id="0193", cursor="x+y")
     assert "is not a cursor" in text(bad)
 
@@ -235,6 +238,18 @@ def _calls():
     return st.one_of([arguments(tool) for tool in tools("32 KB")])
 
 
+class Silent:
+    """A caller that is told nothing and cannot be asked."""
+
+    can_be_asked = asks_by_result = False
+
+    async def progress(self, message: str) -> None:
+        return None
+
+    async def asked(self, message: str) -> bool | None:
+        return None
+
+
 @pytest.mark.promise("M1", "M3")
 def test_no_arguments_at_all_make_it_stumble(place: Place, monkeypatch: pytest.MonkeyPatch):
     for name, value in place.env.items():
@@ -244,15 +259,6 @@ def test_no_arguments_at_all_make_it_stumble(place: Place, monkeypatch: pytest.M
     from tenuto.mcp.opening import settings_here
     from tenuto.mcp.service import Service
     from tenuto.mcp.surface import as_result
-
-    class Silent:
-        can_be_asked = asks_by_result = False
-
-        async def progress(self, message: str) -> None:
-            return None
-
-        async def asked(self, message: str) -> bool | None:
-            return None
 
     caller = Silent()
     loop = asyncio.new_event_loop()
@@ -277,3 +283,46 @@ def test_no_arguments_at_all_make_it_stumble(place: Place, monkeypatch: pytest.M
     finally:
         loop.run_until_complete(engine.__aexit__())
         loop.close()
+
+
+@pytest.mark.asyncio
+async def test_input_is_sent_without_reading_all_that_was_written(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    """Somebody who answers a program that wrote gigabytes would wait for minutes."""
+    for name, value in place.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(place.folder)
+    from tenuto.engine.engine import Engine
+    from tenuto.mcp.opening import settings_here
+    from tenuto.mcp.service import Service
+
+    read: list[int] = []
+    whole = Engine.read
+
+    async def counted(self: Engine, *words: Any, **given: Any) -> Any:
+        found = await whole(self, *words, **given)
+        read.append(sum(len(chunk.data) for chunk in found.chunks))
+        return found
+
+    monkeypatch.setattr(Engine, "read", counted)
+    code = "print(('x' * 99 + '\\n') * 40000)\nprint(input())"
+    async with Engine(settings=settings_here()) as engine:
+        service = Service(engine)
+        asking = {"code": code, "language": "python", "wait": 50}
+        found = (await service.call("execute", asking, Silent())).data
+        assert found["waiting_for"] == "input" and found["output_bytes"] > 4_000_000
+        sent = {"execution_id": found["execution_id"], "text": "Ada"}
+        reply = await service.call("send_input", sent, Silent())
+        assert reply.data["input"] == "delivered" and "Ada" in reply.text
+        assert sum(read) < 100_000, read
+        await service.close()
+
+
+def test_the_end_of_a_line_without_end_is_shown(place: Place):
+    wire = place.wire()
+    code = "print('x' * 3_000_000 + 'the end', end='')"
+    done = wire.data("execute", code=code, language="python", wait=50)
+    assert done["truncated"]
+    tail = wire.data("output", execution_id=done["execution_id"], tail=5)
+    assert tail["output"].endswith("xxx" + "the end") and len(tail["output"]) > 30_000

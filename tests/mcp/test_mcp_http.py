@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,6 +81,21 @@ def test_without_the_token_or_from_elsewhere_nobody_gets_in(place: Place, listen
     assert listening.post(b"{not json", **headers)[0] == 400
     assert os.stat(place.home / "mcp-token").st_mode & 0o777 == 0o600
     assert (place.home / "mcp-token").read_text().strip() == listening.token
+
+
+@pytest.mark.parametrize(("port", "why"), [(None, "Address already in use"), (99999, "0-65535")])
+def test_a_port_that_cannot_be_had_is_told(place: Place, port: int | None, why: str):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        given = str(taken.getsockname()[1] if port is None else port)
+        words = [sys.executable, "-m", "tenuto.cli.main", "mcp", "--http", "--port", given]
+        done = subprocess.run(
+            words, cwd=place.folder, env=place.env, capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    what, way = done.stderr.splitlines()
+    assert what.startswith(f"tenuto: error: cannot listen on port {given} of 127.0.0.1: ")
+    assert why in what and "--port N" in way
 
 
 @pytest.mark.promise("M3")

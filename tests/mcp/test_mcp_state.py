@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import pytest
 from mcp_help import HANDSHAKE, MODERN, Place, Wire, text
 from test_mcp_tasks_whole import until_runs
 
-from tenuto.core.history import BY
+from tenuto.core.history import BY, Totals
 from tenuto.core.ids import new_id
 from tenuto.core.state import checksum
 from tenuto.mcp import catalogue
 from tenuto.mcp.spoken import spoken
+from tenuto.mcp.state_tools import total_words
 from tenuto.mcp.task_catalogue import GROUPS
 
 STATE = Path(__file__).parent.parent / "state"
@@ -469,6 +471,19 @@ def test_descriptions_are_in_plain_characters():
 
 
 @pytest.mark.parametrize(
+    ("cost", "unpriced", "words"),
+    [
+        (None, 2, "cost unknown;"),
+        (Decimal(0), 2, "cost $0.00 and 2 steps of unknown cost;"),
+        (Decimal("1.5"), 0, "cost $1.50;"),
+    ],
+)
+def test_totals_say_what_they_do_not_know(cost: Decimal | None, unpriced: int, words: str):
+    totals = Totals(count=3, completed=3, cost=cost, unpriced=unpriced, p50_s=1, p95_s=1)
+    assert words in total_words(totals)
+
+
+@pytest.mark.parametrize(
     ("hint", "call"),
     [
         ("tenuto resume 01a1e3da-9d41-79fa", 'engine_resume(execution_id="01a1e3da-9d41-79fa")'),
@@ -493,6 +508,8 @@ def test_descriptions_are_in_plain_characters():
         ("see: tenuto show 01a1e3da", 'see engine_status(execution_id="01a1e3da")'),
         ("tenuto kill 01a1e3da", 'kill(execution_id="01a1e3da")'),
         ("its disk full (tenuto doctor)", "its disk full (see engine_status())"),
+        ("one of these: tenuto doctor shows them", "one of these: engine_status() shows them"),
+        ("install it, see `tenuto doctor`, or", "install it, see engine_status(), or"),
         ("put them aside with: tenuto doctor --rebuild", "put them aside with: tenuto doctor --rebuild"),
         ("make room with: tenuto clean --older 7d", "make room with: tenuto clean --older 7d"),
     ],

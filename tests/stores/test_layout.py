@@ -15,6 +15,7 @@ from tenuto.stores.layout import (
     check_room,
     find_project,
     make_home,
+    make_link,
     owner_elsewhere,
     state_base,
 )
@@ -88,6 +89,16 @@ def test_the_nearest_link_wins_over_the_git_root(place, environ):
     assert (found.root, found.home) == (str(inner), str(inner / ".tenuto"))
 
 
+def test_a_repository_below_a_link_is_a_project_of_its_own(place, environ):
+    """Whoever once ran something in a home folder has a link there, above all repositories."""
+    (place / ".tenuto").mkdir()
+    (place / "plain").mkdir()
+    inner = repository(place / "repository")
+    (inner / "src").mkdir()
+    assert find_project(str(inner / "src"), environ).root == str(inner)
+    assert find_project(str(place / "plain"), environ).root == str(place)
+
+
 def test_from_a_folder_inside_a_repository_its_root_is_found(place, environ):
     repository(place)
     (place / "a" / "b").mkdir(parents=True)
@@ -102,6 +113,7 @@ def test_worktrees_share_the_state_of_their_repository(place, environ, tmp_path)
     (tree / "deep").mkdir()
     project = find_project(str(place), environ)
     make_home(project)
+    make_link(project)
     assert find_project(str(tree / "deep"), environ) == find_project(str(place), environ)
     assert find_project(str(tree), environ).home == project.home
 
@@ -137,6 +149,7 @@ def test_tenuto_home_is_honoured(place, environ, tmp_path, monkeypatch):
     project = find_project(str(place), {**environ, "TENUTO_HOME": str(wanted)})
     assert (project.root, project.home) == (str(place), str(wanted))
     make_home(project)
+    make_link(project)
     assert mode_of(wanted) == 0o700
     assert not os.path.lexists(place / ".tenuto")
 
@@ -160,6 +173,7 @@ def test_a_folder_of_any_name_can_be_a_project(place, environ, name):
     folder.mkdir()
     project = find_project(str(folder), environ)
     make_home(project)
+    make_link(project)
     project.home.encode()
     assert find_project(str(folder), environ).home == project.home
 
@@ -191,10 +205,12 @@ def test_a_home_that_others_may_read_is_closed(place, environ):
 def test_the_link_is_made_once_and_leads_home(place, environ):
     project = find_project(str(place), environ)
     make_home(project)
+    make_link(project)
     assert os.readlink(place / ".tenuto") == project.home
     again = find_project(str(place), environ)
     assert again == project
     make_home(again)
+    make_link(again)
     assert os.readlink(place / ".tenuto") == project.home
 
 
@@ -226,12 +242,14 @@ def test_git_is_told_to_leave_the_link_alone(place, environ, before, after):
         exclude.parent.mkdir(exist_ok=True)
         exclude.write_bytes(before)
     make_home(find_project(str(place), environ))
+    make_link(find_project(str(place), environ))
     assert exclude.read_bytes() == after
 
 
 def test_git_sees_no_change_and_clean_removes_nothing(place, environ):
     repository(place)
     make_home(find_project(str(place), environ))
+    make_link(find_project(str(place), environ))
     done = subprocess.run(
         ["git", "status", "--porcelain"], cwd=place, check=True, capture_output=True, text=True
     )
@@ -247,6 +265,7 @@ def test_a_project_that_cannot_hold_the_link_works_without_it(place, environ, mo
     monkeypatch.setattr(os, "symlink", refused)
     project = find_project(str(place), environ)
     make_home(project)
+    make_link(project)
     assert os.path.isdir(project.executions)
     assert find_project(str(place), environ) == project
 
@@ -255,6 +274,7 @@ def test_a_file_in_place_of_the_link_is_left_alone(place, environ):
     (place / ".tenuto").write_text("mine")
     project = find_project(str(place), environ)
     make_home(project)
+    make_link(project)
     assert (place / ".tenuto").read_text() == "mine"
     assert os.path.isdir(project.executions)
 

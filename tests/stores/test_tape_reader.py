@@ -97,6 +97,16 @@ def test_the_tail_is_the_last_lines(tape, lines):
         assert reader.damaged == 0
 
 
+@given(tapes(), st.integers(1, 50), st.integers(1, 2000))
+def test_a_tail_is_no_longer_than_asked_for(tape, lines, most):
+    written, index = tape
+    with reading(tape_bytes(written), index) as reader:
+        found = reader.tail(lines, most)
+        assert b"".join(f.body for f in found) == last_lines(written, lines)[-most:]
+        by_seq = {w.seq: w for w in written}
+        assert all(by_seq[frame.seq].body.endswith(frame.body) for frame in found)
+
+
 @pytest.mark.promise("X6")
 @given(tapes())
 def test_the_events_are_all_events_in_order(tape):

@@ -496,6 +496,31 @@ async def test_what_it_cost_is_known_by_the_price_of_its_model(tasks: Engine) ->
     assert costs["b"] is None, "no price is guessed"
 
 
+@pytest.mark.promise("B1")
+async def test_a_limit_in_dollars_says_when_it_cannot_count(tasks: Engine) -> None:
+    work = plan(Step("a", "[[use:1000000,0]]"), Step("b", "[[use:10,10]]", ("a",)))
+    unbound = await tasks.task(plan=work, strategy="parallel", wait=60)
+    assert value(unbound)["warnings"] == []
+    bound = await tasks.task(plan=work, strategy="parallel", wait=60, max_cost="0.01", hard=True)
+    (warning,) = value(bound)["warnings"]
+    assert warning.startswith("the price of what the model used is not known: limits in dollars")
+
+
+async def test_settings_that_break_while_a_task_runs_do_not_end_it(
+    tasks: Engine, agents: Path
+) -> None:
+    work = plan(Step("a", "[[ask:Bash]] [[use:10,5]]"), Step("b", "[[use:10,5]]", ("a",)))
+    waiting = await tasks.task(
+        plan=work, strategy="parallel", wait=60, permissions="ask", max_tokens=1000
+    )
+    assert waiting.waiting_for == "approval"
+    settings = agents / "tenuto.toml"
+    settings.write_text(settings.read_text() + "wait = \n")
+    await tasks.approve(waiting.id)
+    snapshot = await tasks.wait(waiting.id, 60)
+    assert statuses(snapshot) == {"a": "completed", "b": "completed"}, snapshot.detail
+
+
 # Permissions
 
 
@@ -619,6 +644,24 @@ async def test_steps_in_worktrees_of_their_own(tasks: Engine, agents: Path, mode
         ["git", "status", "--porcelain"], cwd=agents, capture_output=True, text=True, check=True
     )
     assert status.stdout == ""
+
+
+async def test_a_cleaned_task_leaves_its_branches_and_no_checkouts(
+    tasks: Engine, agents: Path
+) -> None:
+    repository(agents)
+    work = plan(Step("a", "[[write:a.txt]]"), Step("b", "[[write:b.txt]]"))
+    snapshot = await tasks.task(
+        plan=work, strategy="parallel", runtime="writer", worktree="keep", wait=60
+    )
+    kept = Path(tasks.home, "worktrees", snapshot.id)
+    (kept / "b" / "more.txt").write_text("not committed")
+    assert (await tasks.clean(older_s=0)).removed
+    assert [one.name for one in kept.iterdir() if one.is_dir()] == ["b"]
+    assert (kept / "b" / "more.txt").exists()
+    for step in ("a", "b"):
+        branch = f"tenuto/{snapshot.id[:18]}/{step}:{step}.txt"
+        subprocess.run(["git", "show", branch], cwd=agents, check=True, capture_output=True)
 
 
 # From another process

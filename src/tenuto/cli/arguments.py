@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from tenuto.cli.console import Console, width
 from tenuto.core.errors import InvalidInput
@@ -61,11 +61,19 @@ def parser_for(verb: str, summary: str) -> Parser:
     return parser
 
 
-def opened(**flags: Any) -> BlockingEngine:
-    """Return the engine of the project around the current folder; use it in a `with closing()`."""
+def opened(strict: bool = False) -> BlockingEngine:
+    """Return the engine of the project around the current folder; use it in a `with closing()`.
+
+    A settings file that cannot be taken must not keep anybody from what runs: it is told, and the
+    defaults count. Only verbs whose work depends on the settings are `strict`.
+    """
     from tenuto.engine.blocking import BlockingEngine
 
-    return BlockingEngine.open_here(**flags)
+    return BlockingEngine.open_here(without_settings=None if strict else _warn)
+
+
+def _warn(error: InvalidInput) -> None:
+    Console().message(f"tenuto: warning: {error.message}; going on without any settings")
 
 
 def only_running(engine: BlockingEngine, execution_id: str | None) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
 
 _LINES_BEFORE = 10
+_BYTES_BEFORE = 64 * 1024
 
 
 def attach_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +78,7 @@ def _joined(
 
     write = follow.writer(console)
     last = -1
-    for chunk in engine.logs(execution_id, tail=_LINES_BEFORE):
+    for chunk in engine.logs(execution_id, tail=_LINES_BEFORE, most=_BYTES_BEFORE):
         write(chunk)
         last = chunk.seq
     with engine.watch(execution_id, last) as watch:

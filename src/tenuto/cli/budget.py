@@ -40,7 +40,7 @@ def budget_arguments(parser: argparse.ArgumentParser) -> None:
 
 def budget(args: argparse.Namespace, console: Console) -> int:
     """Show or change the budget."""
-    with closing(opened()) as engine:
+    with closing(opened(strict=True)) as engine:
         if args.limits:
             budgets.set_limits(engine, **_limits(args.limits))
         if args.reset:

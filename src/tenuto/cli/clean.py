@@ -32,7 +32,7 @@ def clean(args: argparse.Namespace, console: Console) -> int:
     from tenuto.engine import retention
 
     asked = (args.older, args.keep, args.max_size)
-    with closing(opened()) as engine:
+    with closing(opened(strict=True)) as engine:
         if any(one is not None for one in asked):
             cleaned = retention.clean(engine, *asked, history=args.history)
         else:

@@ -28,6 +28,10 @@ class ReaderGone(Exception):
     """Whoever read our stdout has closed it: there is nobody left to write for."""
 
 
+class CannotWrite(ReaderGone):
+    """Our stdout takes no more, and that is nobody's wish: a full disk, a terminal that is gone."""
+
+
 class Console:
     """One terminal, or what stands in for it."""
 
@@ -52,10 +56,18 @@ class Console:
                 _until_writable(fd)
             except OSError as error:
                 if fd == OUT:
-                    raise ReaderGone from error
+                    raise self._lost(error) from error
                 return  # nobody reads our messages: go on without them
         if fd == OUT:
             self._mid_line = not data.endswith(b"\n")
+
+    def _lost(self, error: OSError) -> ReaderGone:
+        import errno
+
+        if error.errno in (errno.EPIPE, errno.EBADF):
+            return ReaderGone()
+        self.message(f"{self.paint('tenuto: error:', 'red', ERR)} cannot write: {error.strerror}")
+        return CannotWrite()
 
     def out(self, text: str) -> None:
         """Print a line of data."""

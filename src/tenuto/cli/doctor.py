@@ -7,7 +7,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 from tenuto.cli import exits
-from tenuto.cli.arguments import opened
 from tenuto.cli.console import Console, width
 from tenuto.cli.table import table
 from tenuto.cli.words import plural
@@ -16,8 +15,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from tenuto.core.errors import InvalidInput
+    from tenuto.engine.agent_settings import AgentSettings
     from tenuto.engine.blocking import BlockingEngine
     from tenuto.engine.health import Check
+    from tenuto.engine.settings import Source
 
 
 def doctor_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,14 +29,19 @@ def doctor_arguments(parser: argparse.ArgumentParser) -> None:
 
 def doctor(args: argparse.Namespace, console: Console) -> int:
     """Check, and exit with 1 if something is wrong."""
-    from tenuto.engine.health import examine
+    from tenuto.engine.blocking import BlockingEngine
+    from tenuto.engine.health import Check, examine
     from tenuto.engine.history import rebuild
 
-    with closing(opened()) as engine:
+    wrong: list[InvalidInput] = []
+    with closing(BlockingEngine.open_here(without_settings=wrong.append)) as engine:
+        defaults = bool(wrong)
         rebuilt = rebuild(engine) if args.rebuild else None
+        agents = _agents(engine, wrong)
         checks = examine(engine)
-        settings = _settings(engine)
-        runtimes = _runtimes(engine)
+        checks[:0] = [Check("settings", False, one.message, one.hint) for one in wrong]
+        settings = _settings(engine, agents, defaults)
+        runtimes = _runtimes(engine, agents[0])
     ok = all(check.ok for check in checks)
     if console.json:
         import msgspec
@@ -55,46 +62,46 @@ def doctor(args: argparse.Namespace, console: Console) -> int:
     return 0 if ok else exits.REFUSED
 
 
-def _runtimes(engine: BlockingEngine) -> list[dict[str, Any]]:
+def _runtimes(engine: BlockingEngine, agents: AgentSettings) -> list[dict[str, Any]]:
     """Return every runtime of agents with what was found when it was looked for."""
     import asyncio
 
     import msgspec
 
-    from tenuto.engine.agent_settings import load_agent_settings
     from tenuto.engine.runtimes import runtimes
 
-    agents, _ = load_agent_settings(engine.project.root, os.environ)
     found = asyncio.run(runtimes(engine.settings, agents, os.environ, engine.project.root))
     return [msgspec.to_builtins(one) for one in found]
 
 
-def _settings(engine: BlockingEngine) -> list[dict[str, Any]]:
+def _agents(
+    engine: BlockingEngine, wrong: list[InvalidInput]
+) -> tuple[AgentSettings, list[Source]]:
+    from tenuto.core.errors import InvalidInput
+    from tenuto.engine.agent_settings import AgentSettings, load_agent_settings
+
+    try:
+        return load_agent_settings(engine.project.root, os.environ)
+    except InvalidInput as error:
+        if error.message not in [one.message for one in wrong]:
+            wrong.append(error)
+        return AgentSettings(), []
+
+
+def _settings(
+    engine: BlockingEngine, agents: tuple[AgentSettings, list[Source]], wrong: bool
+) -> list[dict[str, Any]]:
     """Return every setting with its value and where that comes from."""
-    import msgspec
+    from tenuto.engine import agent_settings
+    from tenuto.engine.settings import describe, load_settings
 
-    from tenuto.engine.agent_settings import describe, load_agent_settings
-    from tenuto.engine.settings import load_settings
-
-    _, sources = load_settings(engine.project.root, os.environ)
-    # a setting has one name in files and another as a field: `report.every`, report_every
-    known = {source.key.replace(".", "_"): source for source in sources}
-    aliases = {
-        "asyncHandoverTimeout": "wait",
-        "executionReportInterval": "report_every",
-        "parallel_concurrency": "concurrency",
-    }
-    for alias, field in aliases.items():
-        if alias in known:
-            known[field] = known[alias]
-    result: list[dict[str, Any]] = []
-    for field in msgspec.structs.fields(type(engine.settings)):
-        value = getattr(engine.settings, field.name)
-        source = known[field.name].source if field.name in known else "default"
-        result.append({"name": field.name, "value": value, "source": source})
-    agents = describe(*load_agent_settings(engine.project.root, os.environ))
-    result += [{"name": one.key, "value": one.value, "source": one.source} for one in agents]
-    return result
+    sources = [] if wrong else load_settings(engine.project.root, os.environ)[1]
+    named = [*describe(engine.settings, sources).items()]
+    named += [(one.key, one) for one in agent_settings.describe(*agents)]
+    return [
+        {"name": name, "key": one.key, "value": one.value, "source": one.source}
+        for name, one in named
+    ]
 
 
 def _tell(
@@ -123,7 +130,7 @@ def _tell(
         for number, (place, name) in enumerate(zip(places, names, strict=True), 1)
     }
     values = [
-        (one["name"], marks.get(one["source"], one["source"]), _text(one["value"]))
+        (one["key"], marks.get(one["source"], one["source"]), _text(one["value"]))
         for one in settings
     ]
     console.out("")

@@ -55,10 +55,12 @@ def stay(
     limit: float | None = None,
     ticker: Ticker | None = None,
     keyboard: Keyboard | None = None,
+    tell: Callable[[int, bytes], None] | None = None,
 ) -> None:
     """Pass output on until the wait is over or the clock reaches `limit` (monotonic seconds).
 
-    What is written here is not gathered by the wait too; without `write` it gathers.
+    What is written here is not gathered by the wait too; without `write` it gathers. `tell` is
+    given the time and body of what is no output, in the same order.
     """
     watch = waiting.watch
     while True:
@@ -67,6 +69,8 @@ def stay(
             for frame in found:
                 if is_output(frame):
                     write(as_chunk(frame))
+                elif tell is not None:
+                    tell(frame.time_ns, frame.body)
             found = [frame for frame in found if not is_output(frame)]
         if waiting.take(found):
             return

@@ -49,7 +49,7 @@ def logs(args: argparse.Namespace, console: Console) -> int:
             for chunk in _chosen(engine, execution_id, args, since, tail):
                 printer.write(chunk)
             if tail == 0:  # nothing of what is there: what follows begins behind it
-                seen = [chunk.seq for chunk in engine.logs(execution_id, tail=1)]
+                seen = [chunk.seq for chunk in engine.logs(execution_id, tail=1, most=1)]
                 printer.last = max(printer.last, *seen, -1)
             if args.follow:
                 _follow(engine, execution_id, since, printer)

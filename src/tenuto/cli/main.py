@@ -11,7 +11,7 @@ import os
 import sys
 from contextlib import suppress
 
-from tenuto.cli.console import Console, ReaderGone
+from tenuto.cli.console import CannotWrite, Console, ReaderGone
 
 TYPE_CHECKING = False  # typing itself costs as much as all of this file
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def _main(argv: list[str]) -> int:
         return _guarded(argv, console)
     except KeyboardInterrupt:
         return 130
-    except ReaderGone:
-        return 141
+    except ReaderGone as gone:
+        return _FAULT if isinstance(gone, CannotWrite) else 141
     except SystemExit as leaving:  # argparse has printed help
         return int(leaving.code or 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from tenuto.core.errors import InvalidInput
@@ -29,11 +30,15 @@ def mcp_arguments(parser: argparse.ArgumentParser) -> None:
 
 def mcp(args: argparse.Namespace, console: Console) -> int:
     """Serve until the client leaves."""
-    del console
     main: Any = importlib.import_module("tenuto.mcp.main")
     if args.http:
         port = _PORT if args.port is None else args.port
         return int(main.serve_http(args.host or "127.0.0.1", port))
     if args.port is not None or args.host is not None:
         raise InvalidInput("--host and --port are for --http", "add --http, or leave them out")
+    if os.isatty(0):  # nobody who speaks the protocol
+        console.note(
+            "tenuto: this speaks MCP on stdin and stdout: let a client start it, as in\n"
+            "  claude mcp add tenuto -- tenuto mcp\nor serve with --http. Ctrl-C ends it."
+        )
     return int(main.serve_stdio())

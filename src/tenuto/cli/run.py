@@ -114,7 +114,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 def resume(args: argparse.Namespace, console: Console) -> int:
     """Run an interrupted or lost execution again."""
     with closing(BlockingEngine.open_here(args.launcher)) as engine:
-        last = [chunk.seq for chunk in engine.logs(engine.resolve(args.id), tail=1)]
+        last = [chunk.seq for chunk in engine.logs(engine.resolve(args.id), tail=1, most=1)]
         after = max(last, default=-1) if args.from_seq is None else -1
         with follow.uninterrupted() as interruption:
             resumed = engine.resume(args.id, args.force, args.from_seq, cwd=args.cwd)
@@ -167,11 +167,19 @@ def _code(args: argparse.Namespace) -> tuple[str, str]:
             )
         return read_text(args.file), language
     if args.lang is None:
-        raise InvalidInput(
-            f"code needs --lang: {languages}", f"or is it a command? tenuto run -- {args.code}"
-        )
+        raise InvalidInput(f"code needs --lang: {languages}", _without_language(args.code))
     code = command[0] if command else args.code
     return (read_stdin() if code == "-" else code), args.lang
+
+
+def _without_language(word: str) -> str:
+    """Return what someone may have meant who gave a word and no language."""
+    import os
+    import shlex
+
+    if os.path.isfile(word) and not os.access(word, os.X_OK):
+        return f"or is it a file? tenuto run --file {shlex.quote(word)}"
+    return f"or is it a command? tenuto run -- {word}"
 
 
 def _options(args: argparse.Namespace, settings: Settings) -> Options:

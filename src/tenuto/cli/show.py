@@ -119,7 +119,8 @@ def _facts(
 ) -> list[tuple[str, str]]:
     facts = [("id", snapshot.id), ("title", one_line(snapshot.title))]
     state = console.paint_state(state_of(snapshot))
-    why = ": ".join(part for part in (snapshot.reason, one_line(snapshot.detail)) if part)
+    parts = (snapshot.reason, one_line(snapshot.detail))
+    why = ": ".join(part for part in parts if part and part != snapshot.waiting_for)
     facts.append(("state", f"{state}  {why}"))
     _add(facts, "exit code", snapshot.exit_code, str)
     _add(facts, "signal", snapshot.signal, str)

@@ -8,9 +8,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tenuto.cli import exits, follow
-from tenuto.cli.console import ERR, Console, ReaderGone, one_line, width
+from tenuto.cli.console import ERR, CannotWrite, Console, ReaderGone, one_line, width
 from tenuto.cli.words import how_it_ended, plural, printed_value
 from tenuto.core.ids import short
+from tenuto.core.states import WaitingFor
 from tenuto.engine.goals import Waiting
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ class Stay:
                 left = self._wait(waiting, wait, args)
             except KeyboardInterrupt:
                 return self._left(waiting, exits.INTERRUPTED)
-            except ReaderGone:
-                return self._left(waiting, exits.PIPE_CLOSED)
+            except ReaderGone as gone:
+                full = isinstance(gone, CannotWrite)
+                return self._left(waiting, exits.FAULT if full else exits.PIPE_CLOSED)
             return self._left(waiting, 0) if left else self._finish(waiting, wait)
 
     def _leave_at_once(self) -> int:
@@ -75,7 +77,8 @@ class Stay:
         write = None if self._console.json else self._pass_on
         if not args.interactive:
             every = 0 if self._console.quiet else self._engine.settings.report_every
-            follow.stay(waiting, write, limit, follow.Ticker(every, self._report))
+            ticker = follow.Ticker(every, self._report)
+            follow.stay(waiting, write, limit, ticker, tell=self._tell)
             return False
         from tenuto.cli.keyboard import Detached, Keyboard
 
@@ -103,6 +106,9 @@ class Stay:
         self._engine.conclude(waiting, time.monotonic() - self._began)
         follow.say_still_running(self._console, self._watch.execution, self._watch.next_seq)
         return code
+
+    def _tell(self, time_ns: int, body: bytes) -> None:
+        """Say something about an event, where there is something to say."""
 
     def _pass_on(self, chunk: Chunk) -> None:
         follow.writer(self._console)(chunk)
@@ -149,3 +155,25 @@ class Stay:
         task = snapshot.kind == "task"
         for line in follow.next_commands(snapshot.id, self._watch.next_seq, task):
             console.note(line)
+        if snapshot.waiting_for is WaitingFor.INPUT and _input_given():
+            console.note("  what is in our own stdin is not passed on without -i")
+        if snapshot.waiting_for is WaitingFor.DISK:
+            console.note(f"  tenuto clear {short(snapshot.id)}")
+
+
+def _input_given() -> bool:
+    """Tell whether somebody piped something into this command, or gave it a file."""
+    import select
+    import stat
+
+    try:
+        status = os.fstat(0)
+    except OSError:
+        return False
+    if stat.S_ISREG(status.st_mode):
+        return status.st_size > 0
+    poller = select.poll()
+    poller.register(0, select.POLLIN)
+    return stat.S_ISFIFO(status.st_mode) and any(
+        event & select.POLLIN for _, event in poller.poll(0)
+    )

@@ -11,13 +11,14 @@ import msgspec
 
 from tenuto.cli import follow
 from tenuto.cli.arguments import add_id, count, opened
-from tenuto.cli.console import OUT, one_line
+from tenuto.cli.console import ERR, OUT, one_line
 from tenuto.cli.stay import Stay
 from tenuto.cli.words import how_it_ended
 from tenuto.core.errors import InvalidInput, NotRunning
 from tenuto.core.ids import short
 from tenuto.core.quantities import money, parse_duration
 from tenuto.core.states import WaitingFor
+from tenuto.core.task_events import StepStarted, decode_task_event
 from tenuto.engine import tasks
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.work import Options
@@ -190,6 +191,18 @@ class TaskStay(Stay):
             self._put_questions()
             left = super()._wait(waiting, None, args)  # whoever answers is there, and stays
         return left
+
+    def _tell(self, time_ns: int, body: bytes) -> None:
+        """Say on a terminal who begins: agents take seconds to come up, and think in silence."""
+        before = self._watch.execution.started_ns or 0  # of a resumed one, what is told already
+        if time_ns < before or not os.isatty(ERR):
+            return
+        event = decode_task_event(body)
+        if isinstance(event, StepStarted):
+            who = ", ".join(part for part in (event.role, event.runtime, event.model) if part)
+            self._console.fresh_line()
+            self._console.note(self._console.paint(f"{event.step}: begins ({who})", "grey", ERR))
+            self._reported = 0
 
     def _asks(self) -> bool:
         return self._watch.execution.waiting_for in _DECISIONS

@@ -60,7 +60,7 @@ def tools(args: argparse.Namespace, console: Console) -> int:
         raise InvalidInput(f"{args.action} needs a name", f"tenuto tools {args.action} NAME")
     if args.input is not None and args.action != "run":
         raise InvalidInput(f"{args.action} takes one name", f"tenuto tools {args.action} NAME")
-    with closing(opened()) as engine:
+    with closing(opened(strict=True)) as engine:
         return _DO[args.action](Tools(engine), args, console, engine)
 
 

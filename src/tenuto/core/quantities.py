@@ -105,11 +105,11 @@ def iso(time_ns: int) -> str:
 
 def brief_duration(seconds: float) -> str:
     """Return a duration in at most two units, as people say it: 350ms, 12s, 3m05s, 2h10m."""
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1000:.0f}ms"
-    if seconds < 60:
-        return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
-    minutes, whole = divmod(int(seconds), 60)
+    if seconds < 59.5:
+        return f"{seconds:.1f}s" if seconds < 9.95 else f"{seconds:.0f}s"
+    minutes, whole = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes}m{whole:02d}s"
     hours, minutes = divmod(minutes, 60)

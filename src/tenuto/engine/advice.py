@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tenuto.stores.layout import Project
 
 _LAST_WORDS = 20
+_LAST_BYTES = 64 * 1024
 
 
 def advise(project: Project, index: Store, execution: Execution) -> str:
@@ -37,7 +38,7 @@ def advise(project: Project, index: Store, execution: Execution) -> str:
 def _last_words(folder: str) -> str:
     try:
         with TapeReader(folder) as reader:
-            last = reader.tail(_LAST_WORDS)
-            return b"".join(frame.body[-4096:] for frame in last).decode("utf-8", "replace")
+            last = reader.tail(_LAST_WORDS, _LAST_BYTES)
+            return b"".join(frame.body for frame in last).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from tenuto.core.errors import (
     AmbiguousId,
     DiskFull,
+    InvalidInput,
     KeeperUnreachable,
     NotOwned,
     NotRunning,
@@ -64,10 +65,23 @@ class BlockingEngine:
         self.starter = Starter(project, settings, self.index, launcher)
 
     @classmethod
-    def open_here(cls, launcher: Dispatcher | None = None, **flags: object) -> BlockingEngine:
-        """Return the engine of the project around the current folder."""
+    def open_here(
+        cls,
+        launcher: Dispatcher | None = None,
+        without_settings: Callable[[InvalidInput], None] | None = None,
+    ) -> BlockingEngine:
+        """Return the engine of the project around the current folder.
+
+        Settings that cannot be taken are refused, or told to `without_settings` and left aside.
+        """
         project = find_project(current_folder(), os.environ)
-        settings, _ = load_settings(project.root, os.environ, flags)
+        try:
+            settings, _ = load_settings(project.root, os.environ)
+        except InvalidInput as error:
+            if without_settings is None:
+                raise
+            without_settings(error)
+            settings = Settings()
         return cls(project, settings, launcher or FreshLauncher())
 
     def close(self) -> None:
@@ -188,15 +202,19 @@ class BlockingEngine:
         after: int = -1,
         since_ns: int | None = None,
         tail: int | None = None,
+        most: int | None = None,
     ) -> Iterator[Chunk]:
-        """Yield the output on the tape: all of it, after a cursor, since a time, or the last lines."""
+        """Yield the output on the tape: all of it, after a cursor, since a time, or the last lines.
+
+        With `most`, so many bytes of the last lines.
+        """
         try:
             reader = TapeReader(self.project.folder(execution_id))
         except (FileNotFoundError, NotADirectoryError):
             return
         with reader:
             if tail is not None:
-                found: Iterator[object] = iter(reader.tail(tail))
+                found: Iterator[object] = iter(reader.tail(tail, most))
             elif since_ns is not None:
                 found = reader.since(since_ns)
             else:

@@ -34,7 +34,7 @@ from tenuto.engine.settings import (
 from tenuto.metering.ledger import Health, Ledger
 from tenuto.metering.prices import Prices, tier_price
 from tenuto.metering.records import Window
-from tenuto.stores.layout import Project, as_error
+from tenuto.stores.layout import Project, as_error, make_link
 
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
@@ -102,11 +102,15 @@ class LimitsInForce:
         self._limits = BudgetLimits()
 
     def __call__(self) -> BudgetLimits:
-        """Return them."""
+        """Return them; while a file cannot be taken, as when it is being edited, the last ones."""
         seen = [_stamp(path) for path in self._paths]
         if seen != self._seen:
-            settings, _ = load_settings(self._project.root, self._environ)
-            self._limits = limits_of(self._project, settings)
+            try:
+                settings, _ = load_settings(self._project.root, self._environ)
+                self._limits = limits_of(self._project, settings)
+            except InvalidInput:
+                if self._seen is None:
+                    raise
             self._seen = seen
         return self._limits
 
@@ -139,6 +143,7 @@ def set_limits(engine: BlockingEngine, **limits: Decimal | bool | None) -> Budge
         )
     changed = {name: _checked(name, value) for name, value in limits.items()}
     stored = msgspec.structs.replace(_given(engine.project), **changed)
+    make_link(engine.project)
     _store(engine.project, stored)
     return limits_of(engine.project, engine.settings)
 

@@ -14,7 +14,7 @@ from tenuto.core.names import check_tool_name
 from tenuto.core.specs import check_text
 from tenuto.core.tools import Problem, Scope, Tool
 from tenuto.stores.composed import FOLDER, BrokenToolError, ComposedTools, global_folder
-from tenuto.stores.layout import Project, as_error
+from tenuto.stores.layout import Project, as_error, make_link
 
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
@@ -69,6 +69,8 @@ class Tools:
             code=code,
             language=language,
         )
+        if scope == "project":
+            make_link(self._engine.project)
         with _told("the tool cannot be saved"):
             return self._store(scope).save(tool)
 

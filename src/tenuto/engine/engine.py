@@ -325,13 +325,17 @@ class Engine(TaskVerbs):
         after: int = -1,
         since: str | None = None,
         tail: int | None = None,
+        most: int | None = None,
     ) -> list[Chunk]:
-        """Return the output so far: all, after a cursor, since a time (ISO or `10m`), or last lines."""
+        """Return the output so far: all, after a cursor, since a time (ISO or `10m`), or last lines.
+
+        With `most`, so many bytes of the last lines.
+        """
 
         def read() -> list[Chunk]:
             whole = self._engine.resolve(execution_id)
             moment = None if since is None else parse_moment(since, time.time_ns())
-            return list(self._engine.logs(whole, after, moment, tail))
+            return list(self._engine.logs(whole, after, moment, tail, most))
 
         return await self._call(read)
 

@@ -15,7 +15,7 @@ from tenuto.engine import gateways
 from tenuto.engine.agent_settings import load_agent_settings
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.budgets import LimitsInForce, prices_of
-from tenuto.engine.settings import load_settings
+from tenuto.engine.settings import Settings
 from tenuto.keeper.procfs import MARK
 from tenuto.metering.serving import serve
 from tenuto.stores.layout import Project
@@ -60,8 +60,7 @@ def _raise_files() -> None:
 def _tasks_run(project: Project) -> bool:
     """Tell whether any task of the project is live: its next request may come at any time."""
     try:
-        settings, _ = load_settings(project.root, os.environ)
-        engine = BlockingEngine(project, settings, FreshLauncher())
+        engine = BlockingEngine(project, Settings(), FreshLauncher())  # no setting counts here
     except TenutoError:
         return False  # whoever needs us can have another of us
     try:

@@ -204,12 +204,12 @@ def _call(url: str, method: str, path: str, headers: Mapping[str, str]) -> dict[
         body = answer.read(1 << 20)
         if answer.status != 200:
             raise KeeperUnreachable(
-                f"the gateway at {url} answered {answer.status}", "see: tenuto ps"
+                f"the gateway at {url} answered {answer.status}", "see: tenuto ps -a"
             )
         return msgspec.json.decode(body, type=dict[str, Any])
     except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
         raise KeeperUnreachable(
-            f"the gateway at {url} does not answer: {error}", "see: tenuto ps"
+            f"the gateway at {url} does not answer: {error}", "see: tenuto ps -a"
         ) from error
     finally:
         line.close()

@@ -67,6 +67,12 @@ _NOWHERE = {  # of code-mode, where an error names its line if anybody knows it
     "SyntaxError": "the code does not parse: without --engine deno the line is named",
 }
 
+# What code for Node, Deno or a browser finds there, and not in code-mode.
+_ELSEWHERE = re.compile(
+    r"(require|module|exports|process|Buffer|__dirname|__filename|global|Deno|fetch|window|document"
+    r"|XMLHttpRequest|WebSocket|Worker|crypto|URL|Intl|WebAssembly) is not defined"
+)
+
 _BY_SIGNAL = {
     "SIGKILL": "it was killed from outside, perhaps by the kernel for lack of memory (see dmesg)",
     "SIGSEGV": "it crashed in native code: a broken extension or too deep a recursion",
@@ -131,6 +137,12 @@ def _by_words(execution: Execution, last_words: str) -> str:
     words = f"{raised.name}: {raised.message}\n{last_words}" if raised else last_words
     if raised is not None and raised.line is None and execution.spec and execution.spec.engine:
         return _NOWHERE.get(raised.name, f"the code raised {raised.name}: see its message")
+    in_vm = execution.spec is not None and execution.spec.engine
+    if in_vm and raised is not None and (found := _ELSEWHERE.fullmatch(raised.message)):
+        return (
+            f"code-mode has no {found[1]}: hand it a function for that, or run it in node "
+            "(--lang node), with all that you may do"
+        )
     for pattern, advice in _PATTERNS:
         if re.search(pattern, words):
             boxed = execution.confined is not None and execution.confined.net
@@ -144,7 +156,9 @@ def _while_live(execution: Execution) -> str:
         case WaitingFor.INPUT:
             return f"it waits for input: tenuto send {where} TEXT"
         case WaitingFor.DISK:
-            return f"free disk space, or drop its output with: tenuto clear {where}"
+            quota = execution.transitions[-1].reason.startswith("the output quota")
+            room = "" if quota else "free disk space, or "
+            return f"{room}drop its output with: tenuto clear {where}"
         case WaitingFor.HOST:
             serve = f'engine.serve("{where}", functions)'
             return f"it waits for host: serve its functions with {serve}, or tenuto kill {where}"

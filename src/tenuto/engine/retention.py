@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -70,6 +70,8 @@ def clean(
         doomed |= _over_size(engine, [row for row in rows if row.id not in doomed], max_size)
     removed, kept = _remove_all(engine, doomed, history)
     engine.index.forget(list(removed))
+    for one in removed:
+        _leave_worktrees(os.path.join(engine.project.home, "worktrees", one), one)
     if history:
         from tenuto.stores.archive import Archive
 
@@ -122,6 +124,19 @@ def _remove_tasks(engine: BlockingEngine, ids: Sequence[str]) -> dict[str, int]:
         for one in free:
             removed[one] = _remove_folder(project.folder(one))
     return removed
+
+
+def _leave_worktrees(base: str, task: str) -> None:
+    """Remove what a task's steps had checked out; the branches with their work are the user's."""
+    if not os.path.isdir(base):
+        return
+    from tenuto.core.errors import WorktreeFailed
+    from tenuto.engine.worktrees import Worktrees
+
+    checkouts = [one.path for one in os.scandir(base) if one.is_dir(follow_symlinks=False)]
+    if checkouts:
+        with suppress(WorktreeFailed, OSError):  # of a repository that is gone: nothing is known
+            Worktrees(checkouts[0], base, task).leave()
 
 
 def clean_by_settings(engine: BlockingEngine, history: bool = False) -> Cleaned:

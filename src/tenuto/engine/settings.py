@@ -254,6 +254,20 @@ def load_settings(
     return Settings(**chosen), list(sources.values())
 
 
+def describe(settings: Settings, sources: list[Source]) -> dict[str, Source]:
+    """Return every setting under its name in Settings, with its key, value and source."""
+    keys: dict[str, str] = {}
+    for key, (field, _) in _KEYS.items():
+        keys.setdefault(field, key)  # names of the seed system come last
+    places = {_KEYS[one.key][0] if one.key in _KEYS else one.key: one.source for one in sources}
+    return {
+        field: Source(
+            keys.get(field, field), getattr(settings, field), places.get(field, "default")
+        )
+        for field in settings.__struct_fields__
+    }
+
+
 def settings_files(root: str, environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the files that settings come from, the stronger one last."""
     return user_file(environ), os.path.join(root, PROJECT_FILE)

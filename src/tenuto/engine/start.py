@@ -25,7 +25,7 @@ from tenuto.engine.recover import fold, load, output_of, settle, starter_mark
 from tenuto.engine.settings import Settings
 from tenuto.engine.work import Work
 from tenuto.keeper.faults import point
-from tenuto.stores.layout import Project, as_error, check_room
+from tenuto.stores.layout import Project, as_error, check_room, make_link
 from tenuto.stores.pen import Pen
 from tenuto.stores.tape import TapeReader
 
@@ -49,10 +49,14 @@ class Starter:
         self.ready: Callable[[Work], Dispatcher | None] = lambda _: None
         """Who holds processes ready for a piece of work, if anybody does."""
         self._mark = (0, "")
+        self._linked = False
 
     def start(self, work: Work) -> tuple[str, Connection]:
         """Return the id and a connection that watches, once a keeper has taken the work over."""
         execution_id = work.execution_id or new_id()
+        if not self._linked:
+            make_link(self._project)
+            self._linked = True
         work = held(work, execution_id, self._project)
         work = self.with_tools(work)
         spec = msgspec.structs.replace(work.spec, limits=self._with_quota(work.spec.limits))

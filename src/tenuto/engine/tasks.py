@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
@@ -21,6 +21,7 @@ from tenuto.core.state import StateFold
 from tenuto.core.task_events import Decided, TaskEvent, decode_task_event
 from tenuto.core.tasks import PermissionPolicy, TaskSpec
 from tenuto.dispatch import control
+from tenuto.engine.settings import parse_dollars
 from tenuto.engine.watch import Watch
 from tenuto.engine.work import Options, Work
 from tenuto.keeper.frames import EVENT
@@ -162,12 +163,11 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
 
 def _dollars(name: str, value: object) -> Decimal:
     try:
-        amount = Decimal(str(value))
-    except InvalidOperation:
-        amount = Decimal("NaN")
-    if not amount.is_finite() or not 0 <= amount < _MOST:
-        raise InvalidInput(f"{name} is {value!r}, which is no amount of dollars", "such as 2.00")
-    return amount
+        return parse_dollars(value)
+    except InvalidInput:
+        raise InvalidInput(
+            f"{name} is {value!r:.80}, which is no amount of dollars", "such as 2.00"
+        ) from None
 
 
 def task_work(engine: BlockingEngine, task: TaskSpec, options: Options) -> Work:

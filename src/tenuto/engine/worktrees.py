@@ -192,6 +192,14 @@ class Worktrees:
         if os.path.lexists(path):
             raise WorktreeFailed(f"{path} cannot be removed", "remove it by hand")
 
+    def leave(self) -> None:
+        """Remove the checkouts; branches stay, and so does a checkout with what is not committed."""
+        with self._lock():
+            for one in os.scandir(self._base):
+                if one.is_dir(follow_symlinks=False):
+                    self._run(("worktree", "remove", one.path), self._common)
+        self.tidy()
+
     def tidy(self) -> None:
         """Remove the folder of the worktrees, if none is left in it."""
         try:

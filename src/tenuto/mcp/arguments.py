@@ -94,8 +94,23 @@ def _widen(tool: str, tidy: dict[str, Any]) -> None:
                 tidy[name] = [tidy[name]]
     elif tool == "engine_budget":
         _widen_budget(tidy)
+    elif tool == "execute" and isinstance(tidy.get("command"), str):
+        tidy["command"] = _words(tidy["command"])
     for name in [name for name, value in tidy.items() if value is None]:
         del tidy[name]
+
+
+def _words(command: str) -> list[Any]:
+    """Return a command that was written as the text of a list; a shell line is not split by guess."""
+    with suppress(msgspec.DecodeError, RecursionError):
+        words = msgspec.json.decode(command)
+        if isinstance(words, list):
+            return cast("list[Any]", words)
+    raise InvalidInput(
+        f"execute: command is a list of words, not one text: {command[:80]!r}",
+        'a program: command=["ls", "-l"]; a line for the shell: code="ls -l | wc -l", '
+        'language="bash"',
+    )
 
 
 def _widen_plan(tidy: dict[str, Any]) -> None:

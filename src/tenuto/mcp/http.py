@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
@@ -93,22 +94,34 @@ def stored_token(home: str) -> str:
 
 async def serve(host: str, port: int) -> int:
     """Serve until a signal comes; executions go on."""
+    sockets = _listening(host, port)
     async with opened() as server:
         token = stored_token(settings_home())
         config = uvicorn.Config(
             app_of(server, host, token),
-            host=host,
-            port=port,
             log_level="warning",
             lifespan="on",
             timeout_graceful_shutdown=_SHUTDOWN_S,
         )
-        web = _Announcing(config, token)
-        try:
-            await web.serve()
-        except SystemExit:  # uvicorn leaves so when the port is taken; it has said why
-            return 1
+        await _Announcing(config, token).serve(sockets)
     return 0
+
+
+def _listening(host: str, port: int) -> list[socket.socket]:
+    """Return a socket for each address of the host, or say why there is none."""
+    found: list[socket.socket] = []
+    try:
+        for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            found.append(socket.create_server((str(address[0]), port), family=family))
+    except (OSError, OverflowError) as error:
+        for one in found:
+            one.close()
+        why = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput(
+            f"cannot listen on port {port} of {host}: {why}",
+            "name another with --port N; 0 takes any that is free",
+        ) from None
+    return found
 
 
 class _Announcing(uvicorn.Server):

@@ -34,6 +34,7 @@ _LOOK_S = 1.0
 _SEND_S = 5.0
 _PEERS = 64
 _LAST_LINES = 5
+_LAST_BYTES = 2000
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 
@@ -144,8 +145,8 @@ class Notices:
     async def _ended(self, one: Snapshot) -> None:
         await self._publish(f"exec://{one.id}/log")
         await self._publish(f"exec://{one.id}/state")
-        chunks = await self._service.engine.logs(one.id, tail=_LAST_LINES)
-        last = b"".join(chunk.data for chunk in chunks)[-2000:].decode("utf-8", "replace")
+        chunks = await self._service.engine.logs(one.id, tail=_LAST_LINES, most=_LAST_BYTES)
+        last = b"".join(chunk.data for chunk in chunks).decode("utf-8", "replace")
         message = f"Execution {one.id} {one.state} after {brief_duration(one.duration_s)}"
         level = "info" if one else "warning"
         await self._say(

@@ -105,9 +105,20 @@ class Room:
             end = end * size // takes
         return end
 
-    def holds(self, data: bytes) -> bool:
-        """Tell whether all of it fits; it is taken then."""
-        return self.take(data) == len(data)
+    def end(self, data: bytes) -> int:
+        """Return how many bytes of the end fit, whole lines if possible; they are taken."""
+        at = len(data)
+        while at:
+            begin = data.rfind(b"\n", 0, at - 1) + 1
+            ends = data[at - 1] == 10
+            takes = _written(data[begin:at]) + self._per_line * ends
+            if takes > self._size or not self._lines:
+                # as much of the newest line as there is room for, rather than nothing at all
+                return len(data) - at or self._part(data[begin:at][::-1])
+            self._size -= takes
+            self._lines -= ends
+            at = begin
+        return len(data)
 
 
 def _written(data: bytes) -> int:

@@ -53,15 +53,17 @@ async def _told(service: Service, snapshot: Snapshot, place: Cursor) -> Reply:
 
 async def _tail(service: Service, execution_id: str, lines: int) -> Reply:
     snapshot = await service.engine.show(execution_id)
-    chunks = tuple(await service.engine.logs(snapshot.id, tail=lines))
+    chunks = tuple(await service.engine.logs(snapshot.id, tail=lines, most=service.limit))
     last = chunks[-1].seq if chunks else -1
     # from the end backwards: the newest lines matter here
     kept: list[Chunk] = []
     room = Room(service.limit, STAMP)
     for chunk in reversed(chunks):
-        if not room.holds(chunk.data):
+        fits = room.end(chunk.data)
+        if fits:
+            kept.append(msgspec.structs.replace(chunk, data=chunk.data[-fits:]))
+        if fits < len(chunk.data):
             break
-        kept.append(chunk)
     shown = msgspec.structs.replace(snapshot, chunks=tuple(kept[::-1]), next_seq=last)
     return await _told(service, shown, Cursor(last))
 
@@ -91,10 +93,10 @@ async def send_input(service: Service, given: Arguments, caller: Caller) -> Repl
     """Write to stdin and give the program's reaction."""
     del caller
     execution_id = given.get("execution_id")
-    before = await service.engine.read(execution_id, after=-1)
+    before = await at_end(service, execution_id)
     raw, eof = given.get("raw", False), given.get("eof", False)
     text = given.get("text") or ("" if eof or raw else "\n")
-    place = await end_of(service, before)
+    place = Cursor(before.next_seq)
     fate = await service.engine.send(before.id, text, raw=raw, eof=eof)
     wait = given.get("wait_s")
     pause = _REACTION_S if wait is None else parse_duration(wait)
@@ -112,11 +114,12 @@ async def send_input(service: Service, given: Arguments, caller: Caller) -> Repl
     return msgspec.structs.replace(reply, text=text, data=data)
 
 
-async def end_of(service: Service, snapshot: Snapshot) -> Cursor:
-    """Return the cursor at the end of what is there."""
+async def at_end(service: Service, execution_id: str) -> Snapshot:
+    """Return an execution whose cursor is at the end of what is there, however much that is."""
+    snapshot = await service.engine.read(execution_id, since="0s")
     while snapshot.truncated:
         snapshot = await service.engine.read(snapshot.id, after=snapshot.next_seq)
-    return Cursor(snapshot.next_seq)
+    return snapshot
 
 
 async def _reaction(

@@ -368,8 +368,8 @@ class Service:
         page = page_of(snapshot, place, self.limit, stamps)
         if not page.truncated:
             return page
-        last = await self.engine.logs(snapshot.id, tail=_LAST_LINES)
-        tail = b"".join(chunk.data for chunk in last)[-_LAST_BYTES:].decode("utf-8", "replace")
+        last = await self.engine.logs(snapshot.id, tail=_LAST_LINES, most=_LAST_BYTES)
+        tail = b"".join(chunk.data for chunk in last).decode("utf-8", "replace")
         return page_of(snapshot, place, self.limit, stamps, tail.strip("\n"))
 
 

@@ -125,7 +125,7 @@ def _saved(state: ExecutionState) -> dict[str, Any]:
 
 def _saved_lines(state: ExecutionState) -> list[str]:
     cursor, place = state.cursor, state.environment
-    lines = [f"Saved up to event {state.seq}, {state.updated_at}; {len(state.results)} steps:"]
+    lines = [f"Saved up to event {state.seq}, {state.updated_at}; steps: {len(state.results)}"]
     for name in _PARTS:
         found: tuple[str, ...] = getattr(cursor, name)
         if found:
@@ -161,7 +161,7 @@ async def history(service: Service, given: Arguments, caller: Caller) -> Reply:
         change=given.get("change", ""), task_id=given.get("task_id", ""),
         failed=given.get("failed", False), most=limit + 1, before=_before(given.get("cursor")),
     )  # fmt: skip
-    lines = [f"Steps: {_total_words(found.totals)}"]
+    lines = [f"Steps: {total_words(found.totals)}"]
     data: dict[str, Any] = {"totals": _slim(totals_document(found.totals))}
     if found.by is not None:
         _add_groups(found, lines, data, limit)
@@ -218,7 +218,7 @@ def _add_records(
 
 
 def _add_groups(found: History, lines: list[str], data: dict[str, Any], limit: int) -> None:
-    lines += [f"- {_key(one)}: {_total_words(one.totals)}" for one in found.groups[:limit]]
+    lines += [f"- {_key(one)}: {total_words(one.totals)}" for one in found.groups[:limit]]
     data["by"] = found.by
     data["groups"] = [
         {"key": one.key, **_slim(totals_document(one.totals))} for one in found.groups[:limit]
@@ -269,7 +269,8 @@ def _token_words(tokens: Tokens) -> str:
     return words
 
 
-def _total_words(one: Totals) -> str:
+def total_words(one: Totals) -> str:
+    """Return totals of steps in one line."""
     counts = {"completed": one.completed, "failed": one.failed, "interrupted": one.interrupted,
               "skipped": one.skipped}  # fmt: skip
     said = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
@@ -280,7 +281,11 @@ def _total_words(one: Totals) -> str:
         words += f", {one.success_rate:.0%} of those that ran succeeded"
     words += f"; {_token_words(one.tokens)}"
     words += f", cost {money(one.cost)}"
-    words += f" and {one.unpriced} steps of unknown cost" if one.unpriced and one.cost else ""
+    words += (
+        f" and {one.unpriced} steps of unknown cost"
+        if one.unpriced and one.cost is not None
+        else ""
+    )
     if one.p50_s is not None and one.p95_s is not None:
         words += f"; {brief_duration(one.duration_s)} in all, p50 {brief_duration(one.p50_s)}, "
         words += f"p95 {brief_duration(one.p95_s)}"

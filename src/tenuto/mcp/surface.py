@@ -100,8 +100,8 @@ class Executions:
                 **_seed(snapshot), "status": "completed", "result": await self._result(snapshot)
             }  # fmt: skip
         shown = _seed(snapshot)
-        last = await self.service.engine.logs(snapshot.id, tail=1)
-        line = b"".join(chunk.data for chunk in last)[-200:].decode("utf-8", "replace").strip()
+        last = await self.service.engine.logs(snapshot.id, tail=1, most=200)
+        line = b"".join(chunk.data for chunk in last).decode("utf-8", "replace").strip()
         if line:
             shown["statusMessage"] += f"; last line: {self.service.redactor.text(line)}"
         if snapshot.needs_input and can_be_asked:

@@ -15,8 +15,8 @@ from tenuto.core.ids import new_id
 from tenuto.core.task_events import Asked
 from tenuto.mcp import task_replies
 from tenuto.mcp.arguments import Arguments
-from tenuto.mcp.pages import START
-from tenuto.mcp.reading import end_of
+from tenuto.mcp.pages import START, Cursor
+from tenuto.mcp.reading import at_end
 from tenuto.mcp.replies import Reply
 from tenuto.mcp.task_results import DECISIONS
 
@@ -94,9 +94,9 @@ async def deny(service: Service, given: Arguments, caller: Caller) -> Reply:
 
 async def _decide(service: Service, given: Arguments, caller: Caller, allow: bool) -> Reply:
     began = time.monotonic()
-    before = await service.engine.read(given.get("execution_id"))
+    before = await at_end(service, given.get("execution_id"))
     await not_from_inside(service, before.id)
-    place = await end_of(service, before)
+    place = Cursor(before.next_seq)
     asked = dict((await service.engine.progress(before.id)).asked)
     verb = service.engine.approve if allow else service.engine.deny
     decided = await verb(before.id, n=given.get("n"), why=given.get("why", ""), by=_BY)
@@ -177,8 +177,8 @@ async def decided(service: Service, execution_id: str, n: int, allow: bool) -> N
 async def resume(service: Service, given: Arguments, caller: Caller) -> Reply:
     """Go on with what was interrupted or lost, or from a checkpoint of it, and wait for it."""
     began, seq = time.monotonic(), given.get("from")
-    before = await service.engine.read(given.get("execution_id"))
-    place = await end_of(service, before) if seq is None else START
+    before = await at_end(service, given.get("execution_id"))
+    place = Cursor(before.next_seq) if seq is None else START
     resumed = await _resumed(service, given, before.id, seq)
     service.changed()
     wait = service.wait_of(given.get("wait"))

@@ -14,6 +14,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
+from importlib import util
 from typing import Any
 
 import msgspec
@@ -37,6 +38,10 @@ HELLO: dict[str, Any] = {
     },
     "clientInfo": {"name": "tenuto", "title": "Tenuto", "version": "1"},
 }
+
+
+_NO_LIBRARY = "agent-client-protocol is not installed"
+_INSTALL = "pip install 'tenuto[agents]'"
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +89,8 @@ class AcpRunner:
 
     async def probe(self, environ: Mapping[str, str]) -> Probe:
         """Look, by running it, whether it can be used here."""
+        if not _library():
+            return Probe(available=False, kind="missing", why=_NO_LIBRARY, hint=_INSTALL)
         return await self._look(environ)
 
     async def open(self, request: RunRequest, nursery: Nursery) -> AcpSession:
@@ -99,6 +106,8 @@ class AcpRunner:
     async def _open(
         self, request: RunRequest, launch: Launch, environ: Mapping[str, str], nursery: Nursery
     ) -> AcpSession:
+        if not _library():
+            raise RunnerFailed(_NO_LIBRARY, _INSTALL, "missing")
         program = launch.argv[0]
         if shutil.which(program, path=environ.get("PATH")) is None:
             raise RunnerFailed(
@@ -245,3 +254,8 @@ def _current_model(opened: dict[str, Any]) -> str:
     if current is None:
         current = inner(opened, "models").get("currentModelId")
     return current if isinstance(current, str) else ""
+
+
+def _library() -> bool:
+    """Tell whether the library that speaks the protocol is there: it comes with an extra."""
+    return util.find_spec("acp") is not None

@@ -19,7 +19,7 @@ from tenuto.core.ports import Child, Nursery
 from tenuto.core.runs import Capabilities, Finished, Probe, RunEvent, RunRequest, SessionOpened
 from tenuto.runners.loop import naming, wire
 
-_INSTALL = "pip install tenuto[agents]"
+_INSTALL = "pip install 'tenuto[agents]'"
 _REACH_S = 2.0
 _CLOSE_S = 5.0
 """How long a loop may take to end its MCP servers and itself before it is killed."""

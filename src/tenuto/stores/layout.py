@@ -82,11 +82,17 @@ def current_folder() -> str:
 
 
 def find_project(cwd: str, environ: Mapping[str, str]) -> Project:
-    """Return the project of a folder: TENUTO_HOME, the nearest .tenuto, the git root, or itself."""
+    """Return a folder's project: TENUTO_HOME, the nearest .tenuto or git repository, or itself.
+
+    The nearer of the two counts: work in a home folder must not take in all repositories below.
+    """
     cwd = os.path.realpath(cwd)
     if home := environ.get("TENUTO_HOME"):
         return Project(root=cwd, home=os.path.abspath(home))
-    root = _nearest(cwd, LINK) or _git_root(cwd) or cwd
+    linked, checkout = _nearest(cwd, LINK), _checkout(cwd)
+    root = linked or cwd
+    if len(checkout) > len(linked):
+        root = _git_root(checkout)
     link = os.path.join(root, LINK)
     if os.path.islink(link):
         return Project(root=root, home=os.path.join(root, os.readlink(link)))
@@ -115,22 +121,25 @@ def _nearest(start: str, name: str) -> str:
         folder = above
 
 
-def _git_root(start: str) -> str:
-    """Return the parent of git's common folder: all worktrees of a repository are one project."""
+def _checkout(start: str) -> str:
+    """Return the nearest folder that git would take for a checkout, or nothing."""
     root = _nearest(start, ".git")
     while root and os.path.isdir(f"{root}/.git") and not os.path.lexists(f"{root}/.git/HEAD"):
         root = _nearest(os.path.dirname(root), ".git") if root != "/" else ""  # of no repository
-    if not root:
-        return ""
-    marker = os.path.join(root, ".git")
+    return root
+
+
+def _git_root(checkout: str) -> str:
+    """Return the parent of git's common folder: all worktrees of a repository are one project."""
+    marker = os.path.join(checkout, ".git")
     if os.path.isdir(marker):
-        return root
+        return checkout
     try:
-        git_dir = os.path.join(root, _line(marker).removeprefix("gitdir:").strip())
+        git_dir = os.path.join(checkout, _line(marker).removeprefix("gitdir:").strip())
         common = os.path.join(git_dir, _line(os.path.join(git_dir, "commondir")))
         return os.path.dirname(os.path.realpath(common))
     except OSError:
-        return root
+        return checkout
 
 
 def _line(path: str) -> str:
@@ -139,7 +148,15 @@ def _line(path: str) -> str:
 
 
 def make_home(project: Project) -> None:
-    """Make the state folder, private, and the link to it where the project can hold one."""
+    """Make the state folder, private."""
+    try:
+        project.home.encode()
+    except UnicodeEncodeError:  # no such path can be given to SQLite
+        shown = os.fsencode(project.home).decode("utf-8", "backslashreplace")
+        raise InvalidInput(
+            f"the path of the state folder {shown} is no valid text here",
+            "use a UTF-8 locale (LC_ALL=C.UTF-8), or set TENUTO_HOME to another folder",
+        ) from None
     try:
         os.makedirs(project.home, mode=0o700, exist_ok=True)
         status = os.stat(project.home)
@@ -153,7 +170,15 @@ def make_home(project: Project) -> None:
         with suppress(FileExistsError):
             make_private(project.executions)
     except OSError as error:
-        raise as_error(error, f"cannot make the state folder {project.home}") from error
+        what = f"cannot make the state folder {project.home}"
+        raise as_error(error, what, "check its owner and rights, or set TENUTO_HOME") from error
+
+
+def make_link(project: Project) -> None:
+    """Make the link to the state folder, where the project can hold one and has none.
+
+    Only for what is to stay: a look at a folder must not make a project of it.
+    """
     link = os.path.join(project.root, LINK)
     outside = os.path.realpath(project.home) != os.path.realpath(link)
     if outside and "TENUTO_HOME" not in os.environ and not os.path.lexists(link):
@@ -211,10 +236,12 @@ def check_room(project: Project) -> None:
         )
 
 
-def as_error(error: OSError, what: str) -> DiskFull | EngineFault:
+def as_error(
+    error: OSError, what: str, hint: str = "check the folder's owner and rights"
+) -> DiskFull | EngineFault:
     """Return a failed file operation as our own error, with the next step."""
     import errno
 
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"{what}: {error.strerror}", "make room with: tenuto clean --older 7d")
-    return EngineFault(f"{what}: {error.strerror}", "check the folder's owner and rights")
+    return EngineFault(f"{what}: {error.strerror}", hint)

@@ -185,8 +185,11 @@ class TapeReader:
             if frame.stream == EVENT:
                 yield frame
 
-    def tail(self, lines: int) -> list[Frame]:
-        """Return the frames that hold the last lines of output, the first one cut to fit."""
+    def tail(self, lines: int, most: int | None = None) -> list[Frame]:
+        """Return the frames that hold the last lines of output, the first one cut to fit.
+
+        With `most` no more than so many bytes of them: a line can be as long as the whole output.
+        """
         if not self._find_magic() or lines <= 0:
             return []
         total = self._entry_count()
@@ -195,6 +198,8 @@ class TapeReader:
             entry = self._entry(total - back) if back <= total else None
             found = [f for f in self._scan(*_start(entry)) if f.stream != EVENT and f.body]
             kept = _last_lines(found, lines)
+            if most is not None and sum(len(frame.body) for frame in kept) >= most:
+                return _last_bytes(kept, most)
             if entry is None or len(kept) < len(found):
                 return kept
             back *= 2
@@ -300,9 +305,24 @@ def _last_lines(found: list[Frame], lines: int) -> list[Frame]:
             cut = frame.body.rindex(b"\n", 0, cut)
         rest = frame.body[cut + 1 :]
         if rest:
-            kept.append(Frame(frame.offset, frame.stream, frame.seq, frame.time_ns, rest))
+            kept.append(_cut(frame, rest))
         break
     return kept[::-1]
+
+
+def _last_bytes(found: list[Frame], most: int) -> list[Frame]:
+    """Return the end of the output, so many bytes of it."""
+    kept: list[Frame] = []
+    for frame in reversed(found):
+        if most <= 0:
+            break
+        kept.append(_cut(frame, frame.body[-most:]))
+        most -= len(frame.body)
+    return kept[::-1]
+
+
+def _cut(frame: Frame, body: bytes) -> Frame:
+    return Frame(frame.offset, frame.stream, frame.seq, frame.time_ns, body)
 
 
 def _open_tape(path: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import sys
@@ -17,6 +18,7 @@ from tenuto.core.runs import Capabilities, Endpoint, Probe, RunRequest
 from tenuto.runners.acp_probe import said
 from tenuto.runners.agents_known import by_command, codex, gemini, open_code, open_code_config
 from tenuto.runners.registry import BUILT_IN, names, runner
+from tenuto.testing.nursery import PlainNursery
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -47,6 +49,24 @@ async def test_what_is_missing_broken_or_too_old_is_told(make, tmp_path: Path) -
     assert "no such module" in broken.why
     old = await look("echo agent 0.0.9")
     assert (old.available, old.kind, old.version) == (False, "outdated", "0.0.9")
+
+
+async def test_without_the_library_it_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = importlib.util.find_spec
+
+    def find(name: str, package: str | None = None) -> object:
+        return None if name == "acp" else known(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    agent = gemini("", program(tmp_path, "echo 99.0.0"))
+    found = await agent.probe(environ(tmp_path, GEMINI_API_KEY="x"))
+    assert (found.available, found.kind) == (False, "missing")
+    assert found.hint == "pip install 'tenuto[agents]'"
+    with pytest.raises(RunnerFailed, match="agent-client-protocol is not installed") as raised:
+        await agent.open(RunRequest(cwd="/"), PlainNursery())
+    assert raised.value.kind == "missing"
 
 
 async def test_codex_without_a_login_with_a_key_and_with_a_subscription(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ async def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(importlib.util, "find_spec", find)
     found = await CliRunner().probe({"OPENAI_API_KEY": "k"})
     assert found.kind == "missing"
-    assert found.hint == "pip install tenuto[agents]"
+    assert found.hint == "pip install 'tenuto[agents]'"
     with pytest.raises(RunnerFailed, match="pip install") as raised:
         await CliRunner().open(RunRequest(cwd="/"), PlainNursery())
     assert raised.value.kind == "missing"

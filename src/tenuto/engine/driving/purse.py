@@ -11,11 +11,12 @@ import asyncio
 import os
 from collections.abc import Mapping
 from decimal import Decimal
+from importlib import util
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenuto.core.budget import Admission, BudgetLimits, Grant, Tokens
+from tenuto.core.budget import Admission, BudgetLimits, Grant, Spend, Tokens
 from tenuto.core.errors import BudgetReached, DiskFull
 from tenuto.core.plan import Step
 from tenuto.core.progress import StepProgress
@@ -75,6 +76,8 @@ class Purse:
         hard = self._limits().hard if task.hard is None else task.hard
         before = self._ledger.granted(execution)
         self._bounded = task.max_cost is not None or task.max_tokens is not None
+        self._dollars = task.max_cost is not None
+        self._unpriced = False
         self._grant(
             Grant(
                 execution,
@@ -98,6 +101,7 @@ class Purse:
     async def before(self, step: Step) -> None:
         """Return when a step may begin; raise BudgetReached when it may not."""
         if step.max_cost is not None or step.max_tokens is not None:
+            self._dollars = self._dollars or step.max_cost is not None
             whole = self._ledger.granted(self._execution) or Grant(self._execution)
             self._grant(
                 msgspec.structs.replace(
@@ -194,6 +198,7 @@ class Purse:
             return Tokens(), None, True  # nothing was told, nothing is in the ledger
         self._tell_excess(step)
         spend = self._ledger.spend(self._execution, step)
+        self._tell_unpriced(step, spend)
         asked = spend.requests or spend.unsettled
         known = spend.requests > spend.unpriced or (self.metered(step) and not asked)
         return spend.tokens, spend.cost if known else None, step in self._unmetered
@@ -204,6 +209,16 @@ class Purse:
         if not spend.requests:
             return one.tokens, one.cost
         return spend.tokens, spend.cost if spend.requests > spend.unpriced else None
+
+    def _tell_unpriced(self, step: str, spend: Spend) -> None:
+        """Say once that a limit in dollars does not hold what nobody knows the price of."""
+        if self._unpriced or not spend.unpriced:
+            return
+        self._unpriced = True
+        if self._dollars or not _boundless(self._limits()):
+            extra = "" if util.find_spec("genai_prices") else " (pip install 'tenuto[agents]')"
+            text = f"the price of what the model used is not known{extra}"
+            self._warn(step, f"{text}: limits in dollars do not count it, those in tokens do")
 
     def _tell_excess(self, step: str) -> None:
         """Say by how much a limit was passed: what was under way when it was reached counts.
