@@ -99,6 +99,7 @@ class _Family(EchoRunner):
         return Probe(available=False, kind=kind, why=f"it is {kind}", hint="mend it")  # type: ignore[arg-type]
 
 
+BRIEFED = EchoRunner("briefed", "briefed", "{system}")
 LOUD = EchoRunner("loud", "loud", answer="word " * 200_000)
 FIRST = _Family("first")
 SECOND = _Family("second")

@@ -605,6 +605,30 @@ async def test_a_skill_or_file_that_is_not_there_is_named_before_anything_runs(
     assert not await tasks.list()
 
 
+@pytest.mark.promise("R2", "R4")
+async def test_a_skill_is_given_where_the_task_calls_for_it_or_somebody_named_it(
+    tasks: Engine, agents: Path, project: Project
+) -> None:
+    (agents / "tenuto" / "skills").mkdir(parents=True)
+    for name, more in (
+        ("db", "triggers: [migration, schema]\n"),
+        ("style", ""),
+        ("ui", "triggers: button\n"),
+    ):
+        text = f"---\nname: {name}\n{more}---\nThe rules of {name}.\n"
+        (agents / "tenuto" / "skills" / f"{name}.md").write_text(text)
+    snapshot = await tasks.task(
+        "Write the Migration of users", runtime="briefed", skills=["style"], wait=60
+    )
+    told = value(snapshot)["output"]
+    assert "The rules of db." in told and "The rules of style." in told
+    assert "The rules of ui." not in told
+    (begun,) = events_of(project, snapshot.id, "step_started")
+    assert "skills by their triggers: db" in begun["reason"]
+    snapshot = await tasks.task("Press migrations", runtime="briefed", wait=60)
+    assert "The rules" not in value(snapshot)["output"]
+
+
 # Worktrees
 
 

@@ -59,6 +59,10 @@ class Briefs:
         assert self._progress.plan is not None
         feedback = feedback_of(self._progress.plan, step)
         names = dict.fromkeys((*who.skills, *task.skills, *step.skills))
+        called = [one for one in self._skills.triggered(step.task) if one.name not in names]
+        reason = choice.reason
+        if called:
+            reason += f"; skills by their triggers: {', '.join(one.name for one in called)}"
         files = tuple(dict.fromkeys(map(self._relative, (*task.files, *step.files))))
 
         def prompt(previous: list[Earlier]) -> Prompt:
@@ -67,7 +71,7 @@ class Briefs:
                 role=choice.role,
                 who=who,
                 cwd=cwd,
-                skills=[self._skills.get(name) for name in names],
+                skills=[*map(self._skills.get, names), *called],
                 change=task.change,
                 task_id=task.task_id,
                 context=task.context,
@@ -89,7 +93,7 @@ class Briefs:
             model=lambda runtime: self._settings.model(runtime, choice),
             system=told.system,
             text=told.text,
-            reason=choice.reason,
+            reason=reason,
             cwd=cwd,
             alone=alone,
         )
