@@ -12,6 +12,7 @@ from tenuto.core.budget import BudgetLimits, Grant, Tokens
 from tenuto.core.errors import NotRunning
 from tenuto.engine import budgets
 from tenuto.metering.ledger import Ledger
+from tenuto.metering.prices import Prices, tier_price
 from tenuto.testing.models.gates import Gate
 from tenuto.testing.models.steps import Say, Slow
 
@@ -224,3 +225,46 @@ async def test_a_gateway_that_ends_settles_what_was_under_way(tmp_path, model):
     spend = ledger.spend(execution)
     assert (spend.requests, spend.estimated, spend.unsettled) == (1, 1, 0)
     ledger.close()
+
+
+# Models without a known price
+
+
+@pytest.mark.promise("B1", "B2")
+@by_way
+@pytest.mark.parametrize("scope", ["daily", "monthly", "task", "own", "step"])
+async def test_a_hard_cap_in_dollars_ends_what_has_no_known_price(tmp_path, model, way, scope):
+    async with Served(tmp_path, environ_for(model), prices=Prices()) as served:
+        if scope == "own":
+            served.ledger.grant(Grant(served.execution, max_cost=Decimal(5), hard=True))
+        elif scope == "step":
+            served.ledger.grant(Grant(served.execution, "one", max_cost=Decimal(5), hard=True))
+        else:
+            served.limits = BudgetLimits(**{scope: Decimal(5)}, hard=True)
+        model.play(*[TEN] * 9, by="request")
+        assert (await served.post(way)).status_code == 200
+        refused = await served.post(way)
+        assert refused.status_code == 400
+        message = refused.json()["error"]["message"]
+        assert message.startswith("Tenuto budget: ")
+        assert "$5" in message and "price is not known" in message
+        assert "[prices]" in message and "--max-tokens" in message
+        assert len(model.asked) == 1
+
+
+@pytest.mark.promise("B1", "B2")
+async def test_what_has_a_price_of_nothing_or_a_soft_cap_goes_on(tmp_path, model):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    free = Prices({"scripted": tier_price("0", "0")})
+    async with Served(tmp_path / "a", environ_for(model), prices=free) as served:
+        served.limits = BudgetLimits(daily=Decimal(5), hard=True)
+        model.play(*[TEN] * 9, by="request")
+        for _ in range(3):
+            assert (await served.post(ANTHROPIC)).status_code == 200
+        assert (served.spend().cost, served.spend().unpriced) == (0, 0)
+    async with Served(tmp_path / "b", environ_for(model), prices=Prices()) as served:
+        served.limits = BudgetLimits(daily=Decimal(5))
+        for _ in range(3):
+            assert (await served.post(ANTHROPIC)).status_code == 200
+        assert served.spend().unpriced == 3

@@ -119,7 +119,7 @@ def test_the_ledger_adds_the_largest_numbers_and_judges_by_them(requests, limit)
         assert spend.tokens.total == sum(tokens.total for tokens, _ in requests)
         assert abs(spend.cost - sum(known, Decimal(0))) <= spend.cost * Decimal("1e-20")
         reached = ledger.judge(task, "s", BudgetLimits(daily=limit, hard=True)).verdict == "stop"
-        assert reached == (spend.cost >= limit)
+        assert reached == (spend.cost >= limit or spend.unpriced > 0)
         ledger.close()
         again = Ledger(home)  # what was written can be read
         assert again.spend(task) == spend and again.health().unknown == 0

@@ -119,9 +119,16 @@ class Crossing(msgspec.Struct, frozen=True):
     hard: bool = False
     reserved: Decimal = Decimal(0)
     """The part of `spent` that is only set aside, and may come back."""
+    unpriced: int = 0
+    """Not reached, but it cannot hold: so many requests were of models without a known price."""
 
     def __str__(self) -> str:
         whose = "task" if self.scope == "execution" else self.scope
+        if self.unpriced:
+            return (
+                f"the hard {whose} limit of {money(self.limit)} cannot hold a model whose price is "
+                f"not known ({self.unpriced} of its requests were made)"
+            )
         if self.unit == "tokens":
             return (
                 f"the {whose} limit of {self.limit:.0f} tokens is reached ({self.spent:.0f} used)"
@@ -168,19 +175,20 @@ def judge(
     """Say what becomes of the next request, by what the execution, its step, day and month spent.
 
     A bound counts as reached by what is spent and reserved, without the request itself: so nothing is
-    admitted at or past it, and what goes over it was under way before.
+    admitted at or past it, and what goes over it was under way before. A hard one in dollars also ends
+    what turns out to have no known price: nothing would ever reach it.
     """
     task = limits.task if grant.max_cost is None else grant.max_cost
     hard = limits.hard or grant.hard
     found = [
-        *_crossed("daily", "cost", limits.daily, day, limits.hard),
-        *_crossed("monthly", "cost", limits.monthly, month, limits.hard),
-        *_crossed("execution", "cost", task, whole, hard),
+        *_crossed("daily", "cost", limits.daily, day, limits.hard, whole.unpriced),
+        *_crossed("monthly", "cost", limits.monthly, month, limits.hard, whole.unpriced),
+        *_crossed("execution", "cost", task, whole, hard, whole.unpriced),
         *_crossed("execution", "tokens", grant.max_tokens, whole, hard),
     ]
     if step_grant is not None:
         hard = limits.hard or grant.hard or step_grant.hard
-        found += _crossed("step", "cost", step_grant.max_cost, part, hard)
+        found += _crossed("step", "cost", step_grant.max_cost, part, hard, part.unpriced)
         found += _crossed("step", "tokens", step_grant.max_tokens, part, hard)
     stops = tuple(one for one in found if one.hard)
     if stops:
@@ -224,10 +232,16 @@ def _crossed(
     limit: Decimal | int | None,
     spend: Spend,
     hard: bool,
+    unpriced: int = 0,
 ) -> list[Crossing]:
+    """Return the bound if it is reached, or hard and of no use against what was asked for."""
     if limit is None:
         return []
     bound = Decimal(limit)
     reserved = spend.reserved if unit == "cost" else Decimal(spend.reserved_tokens)
     spent = reserved + (spend.cost if unit == "cost" else Decimal(spend.tokens.total))
-    return [Crossing(scope, unit, bound, spent, hard, reserved)] if spent >= bound else []
+    if spent >= bound:
+        return [Crossing(scope, unit, bound, spent, hard, reserved)]
+    if hard and unpriced:
+        return [Crossing(scope, unit, bound, spent, hard, reserved, unpriced)]
+    return []

@@ -309,7 +309,7 @@ class Gateway:
     def _may_free(self, admission: Admission) -> bool:
         """Tell whether requests of ours that are under way may yet leave room below a hard cap."""
         return self._reserved > 0 and all(
-            one.spent - one.reserved < one.limit for one in admission.crossings
+            one.spent - one.reserved < one.limit and not one.unpriced for one in admission.crossings
         )
 
     async def _tell(self, teller: Teller, whose: tuple[str, str], admission: Admission) -> None:
@@ -423,7 +423,10 @@ def _refusal(execution: str, crossings: Sequence[Crossing]) -> str:
     what = "; ".join(str(one) for one in crossings)
     steps: list[str] = []
     for one in crossings:
-        if one.scope in ("daily", "monthly"):
+        if one.unpriced:
+            steps.append("give the model a price in [prices], 0 where it costs nothing")
+            steps.append("bound its tokens instead (--max-tokens)")
+        elif one.scope in ("daily", "monthly"):
             steps.append(f"raise it with: tenuto budget --set {one.scope}=AMOUNT")
         else:
             unit = "--max-cost" if one.unit == "cost" else "--max-tokens"
