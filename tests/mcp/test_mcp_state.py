@@ -254,13 +254,13 @@ def test_a_keeper_that_does_not_answer_is_ended_too(agents: Place, wire: Wire):
 @pytest.mark.promise("M2.resume", "D4")
 def test_a_resume_of_what_runs_has_ended_or_is_unknown(agents: Place, wire: Wire):
     task = begun(wire)
-    said = refused(wire, "bad_input", execution_id=task)
+    said = refused(wire, "not_finished", execution_id=task)
     assert "is still running" in said and f'output(execution_id="{task[:18]}")' in said
     assert f'engine_resume(execution_id="{task[:18]}", force=true)' in said
-    said = refused(wire, "bad_input", execution_id=task, force=True)
+    said = refused(wire, "not_finished", execution_id=task, force=True)
     assert "its driver answers" in said and f'engine_interrupt(execution_id="{task[:18]}")' in said
     done = wire.data("engine_execute", plan=STEPS[:1], wait=50)["execution_id"]
-    said = refused(wire, "bad_input", execution_id=done)
+    said = refused(wire, "not_running", execution_id=done)
     assert "only interrupted and lost ones resume" in said
     assert f'engine_checkpoint(execution_id="{done[:18]}", action="list")' in said
     refused(wire, "unknown_id", execution_id=new_id())

@@ -14,7 +14,7 @@ from tenuto.cli.arguments import add_id, count, opened
 from tenuto.cli.console import OUT, one_line
 from tenuto.cli.stay import Stay
 from tenuto.cli.words import how_it_ended
-from tenuto.core.errors import InvalidInput, NotRunning
+from tenuto.core.errors import AmbiguousId, NothingAsked
 from tenuto.core.ids import short
 from tenuto.core.quantities import money, parse_duration
 from tenuto.core.states import WaitingFor
@@ -143,7 +143,7 @@ def _decide(args: argparse.Namespace, console: Console, allow: bool) -> int:
         if console.json:
             answers = [{"n": one.n, "allow": one.allow, "by": one.by} for one in decided]
             console.document({"schema": 1, "id": whole, "decided": answers})
-            return 0
+            return 0 if decided else 1
         for one in decided:
             text = asked[one.n].text if one.n in asked else ""
             console.note(f"{'approved' if one.allow else 'denied'} #{one.n}: {one_line(text)}")
@@ -156,9 +156,9 @@ def _only_waiting(engine: BlockingEngine) -> str:
     if len(waiting) == 1:
         return waiting[0].id
     if not waiting:
-        raise NotRunning("no task waits for a decision", "see: tenuto ps --kind task")
+        raise NothingAsked("no task waits for a decision", "see: tenuto ps --kind task")
     names = "\n".join(f"{short(one.id)}  {one_line(one.detail)[:60]}" for one in waiting)
-    raise InvalidInput(f"{len(waiting)} tasks wait for a decision; name one of them", names)
+    raise AmbiguousId(f"{len(waiting)} tasks wait for a decision; name one of them", names)
 
 
 def _text(args: argparse.Namespace) -> str:

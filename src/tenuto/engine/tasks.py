@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
-from tenuto.core.errors import InvalidInput, InvalidPlan, NotRunning
+from tenuto.core.errors import InvalidInput, InvalidPlan, NothingAsked, NotRunning
 from tenuto.core.execution import Execution
 from tenuto.core.ids import short
 from tenuto.core.plan import MergeMode, read_plan
@@ -272,7 +272,7 @@ def decide(
     wanted = set(open_ones) if n is None else {n}
     if not open_ones or not wanted <= set(open_ones):
         asks = "; ".join(f"#{k}: {one.text}" for k, one in open_ones.items())
-        raise InvalidInput(
+        raise NothingAsked(
             f"{short(whole)} asks {'nothing' if not asks else f'no question {n}'}",
             f"it asks {asks}" if asks else f"see: tenuto show {short(whole)}",
         )
