@@ -125,7 +125,7 @@ def _take_over(project: Project, execution_id: str, state: State, reason: str, d
             time.sleep(_PAUSE_S)
     try:
         execution = recover.load(project, execution_id) or execution  # its last words are read, too
-        recover.sweep_after(execution)
+        recover.sweep_after(execution, project.folder(execution_id))
         if execution.live:
             size, lines = recover.output_of(project.folder(execution_id))
             pen.append(
