@@ -142,6 +142,9 @@ def test_a_checkpoint_is_made_and_listed_and_a_new_task_begins_at_one(agents: Pl
         f"Task {data['execution_id']} begins at checkpoint {seq} of {task}, which stays as it is."
     )
     assert [one["role"] for one in data["steps"]] == ["developer"] * 3
+    assert [one.get("inherited", False) for one in data["steps"]] == [True, False, False]
+    assert data["inherited"]["steps"] == 1 and "- a: completed (developer, " in text(forked)
+    assert "), inherited\n- b: completed" in text(forked)
     again = wire.data("engine_status", execution_id=task)
     assert again["status"] == "interrupted" and "engine_resume(" in again["next"][0]
     assert wire.data("engine_resume", execution_id=task, wait=50)["status"] == "completed"

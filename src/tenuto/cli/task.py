@@ -235,13 +235,24 @@ def summary(progress: Progress) -> list[str]:
             what += f": {one_line(one.trouble)}; {one.runtime} may try again"
         elif one.error and one.status != "completed":
             what += f": {one_line(one.error)}"
-        lines.append(what)
+        lines.append(f"{what}, inherited" if one.inherited else what)
     tokens = progress.tokens
     if tokens.total:
         used = f"{tokens.total - tokens.output} tokens in, {tokens.output} out"
-        lines.append(f"{used}, cost {money(progress.cost)}")
+        lines.append(f"{used}, cost {money(progress.cost)}{_inherited(progress)}")
     lines += [f"warning: {one}" for one in progress.warnings]
     return lines
+
+
+def _inherited(progress: Progress) -> str:
+    """Return what of a fork's tokens and cost was spent by the task that it was forked from."""
+    if not progress.inherited:
+        return ""
+    from tenuto.core.progress import spent
+
+    tokens, cost = spent(progress.inherited)
+    used = f"{tokens.total - tokens.output} in, {tokens.output} out, {money(cost)}"
+    return f"; of which inherited, and counted there: {used}"
 
 
 def _told_already(progress: Progress, detail: str) -> bool:
