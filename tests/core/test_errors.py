@@ -18,6 +18,7 @@ CODES = {  # stable: programs compare them
     "NotOwned": "not_owned",
     "NotRunning": "not_running",
     "NotFinished": "not_finished",
+    "NothingAsked": "nothing_asked",
     "KeeperUnreachable": "keeper_unreachable",
     "ExecutionFailed": "execution_failed",
     "SandboxUnavailable": "sandbox_unavailable",

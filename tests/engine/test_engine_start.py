@@ -21,7 +21,7 @@ from engine_help import (
     word,
 )
 
-from tenuto import Engine, EngineFault, InvalidInput, Snapshot, State
+from tenuto import Engine, EngineFault, InvalidInput, NotRunning, Snapshot, State
 from tenuto.core.states import may_move
 from tenuto.engine.blocking import BlockingEngine
 from tenuto.engine.settings import Settings
@@ -161,7 +161,7 @@ async def test_an_interrupted_command_resumes_only_by_force(engine: Engine, fold
 @pytest.mark.parametrize("code", ["exit 0", "exit 1"])
 async def test_what_has_succeeded_or_failed_cannot_be_resumed(engine: Engine, code: str) -> None:
     snapshot = await engine.run(code, language="bash")
-    with pytest.raises(InvalidInput, match="only interrupted and lost"):
+    with pytest.raises(NotRunning, match="only interrupted and lost"):
         await engine.resume(snapshot.id, force=True)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from history_help import with_echo
 
-from tenuto import Engine, UnknownExecution
+from tenuto import Engine, Snapshot, UnknownExecution
 from tenuto.cli.main import main
 from tenuto.core.history import ExecutionRecord
 
@@ -133,6 +133,47 @@ async def test_the_history_is_read_page_by_page_and_a_fork_counts_its_own_steps_
         assert first.totals == second.totals == everything.totals
         of_one = await engine.history(ended.id, most=1)
         assert (await engine.history(ended.id, before=of_one.records[0].place)).totals.count == 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.promise("B1", "D3")
+async def test_a_fork_tells_what_it_inherited_and_nothing_counts_it_twice(folder: Path) -> None:
+    with_echo(folder)
+    steps = plan(
+        {"id": "a", "task": "[[use:100,1]] x"},
+        {"id": "b", "task": "[[use:20,2]] x", "depends_on": ["a"]},
+    )
+    async with Engine(str(folder)) as engine:
+        ended = await engine.task(plan=steps, wait=60, max_tokens=130)
+        assert ended.value["inherited"] is None
+        assert [one["inherited"] for one in ended.value["steps"]] == [False, False]
+        forks = [await _forked(engine, ended.id)]
+        forks.append(await _forked(engine, forks[0].id))  # and a fork of a fork
+        for fork in forks:
+            value = fork.value
+            assert (value["tokens_in"], value["tokens_out"]) == (120, 3)
+            assert value["inherited"] == {
+                "steps": 1, "tokens_in": 100, "tokens_out": 1, "cost": value["steps"][0]["cost"],
+            }  # fmt: skip
+            assert [one["inherited"] for one in value["steps"]] == [True, False]
+            records = (await engine.history(fork.id)).records
+            assert [(one.step, one.tokens.total) for one in records] == [("b", 22)]
+        totals = (await engine.history()).totals
+        assert (totals.count, totals.tokens.total) == (4, 101 + 3 * 22)
+        report = await engine.budget()
+        assert report.day.tokens.total == report.month.tokens.total == 101 + 3 * 22
+        spent = {one.id: one.spend.tokens.total for one in report.executions}
+        assert spent == {ended.id: 123, forks[0].id: 22, forks[1].id: 22}
+        assert (await engine.clean(keep=0)).removed >= 3
+        assert (await engine.history()).totals == totals, "nor when they are cleaned away"
+
+
+async def _forked(engine: Engine, execution_id: str) -> Snapshot:
+    places = await engine.checkpoints(execution_id)
+    (seq,) = [one.seq for one in places if one.what == "a completed"]
+    forked = await engine.resume(execution_id, from_seq=seq, wait=60)
+    assert forked
+    return forked
 
 
 @pytest.mark.asyncio

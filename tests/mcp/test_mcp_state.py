@@ -144,6 +144,9 @@ def test_a_checkpoint_is_made_and_listed_and_a_new_task_begins_at_one(agents: Pl
         f"Task {data['execution_id']} begins at checkpoint {seq} of {task}, which stays as it is."
     )
     assert [one["role"] for one in data["steps"]] == ["developer"] * 3
+    assert [one.get("inherited", False) for one in data["steps"]] == [True, False, False]
+    assert data["inherited"]["steps"] == 1 and "- a: completed (developer, " in text(forked)
+    assert "), inherited\n- b: completed" in text(forked)
     again = wire.data("engine_status", execution_id=task)
     assert again["status"] == "interrupted" and "engine_resume(" in again["next"][0]
     assert wire.data("engine_resume", execution_id=task, wait=50)["status"] == "completed"
@@ -256,13 +259,13 @@ def test_a_keeper_that_does_not_answer_is_ended_too(agents: Place, wire: Wire):
 @pytest.mark.promise("M2.resume", "D4")
 def test_a_resume_of_what_runs_has_ended_or_is_unknown(agents: Place, wire: Wire):
     task = begun(wire)
-    said = refused(wire, "bad_input", execution_id=task)
+    said = refused(wire, "not_finished", execution_id=task)
     assert "is still running" in said and f'output(execution_id="{task[:18]}")' in said
     assert f'engine_resume(execution_id="{task[:18]}", force=true)' in said
-    said = refused(wire, "bad_input", execution_id=task, force=True)
+    said = refused(wire, "not_finished", execution_id=task, force=True)
     assert "its driver answers" in said and f'engine_interrupt(execution_id="{task[:18]}")' in said
     done = wire.data("engine_execute", plan=STEPS[:1], wait=50)["execution_id"]
-    said = refused(wire, "bad_input", execution_id=done)
+    said = refused(wire, "not_running", execution_id=done)
     assert "only interrupted and lost ones resume" in said
     assert f'engine_checkpoint(execution_id="{done[:18]}", action="list")' in said
     refused(wire, "unknown_id", execution_id=new_id())

@@ -131,7 +131,7 @@ async def test_a_cell_that_ignores_an_interrupt_is_killed_with_its_session(
     async with Engine(str(folder), settings=Settings(interrupt_grace=0.2)) as engine:
         cell = Python(engine)
         code = (
-            "import signal, time\n"
+            "import os, signal, time\n"
             "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
             "while True:\n"
             "    try:\n"
@@ -154,10 +154,11 @@ async def test_a_cell_that_ignores_an_interrupt_is_killed_with_its_session(
 async def test_other_signals_reach_the_code(engine: Engine) -> None:
     cell = Python(engine)
     code = (
-        "import signal\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: print('usr1', flush=True))\n"
+        "import os, signal, time\n"
+        "got = []\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: got.append(os.write(1, b'usr1\\n')))\n"
         "print('up', flush=True)\n"
-        "signal.pause()\n"
+        "while not got: time.sleep(0.01)\n"  # it may come before pause() would wait for it
     )
     running = await cell.start(code)
     await word(engine, running, "up")

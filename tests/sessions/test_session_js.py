@@ -43,6 +43,56 @@ async def test_declarations_of_every_kind_persist_and_may_be_made_again(engine: 
     assert await cell.value("w") == 31
 
 
+ASSIGNMENTS = [
+    "c = 2", "c += 1", "c++", "[c] = [2]", "({c} = {c: 2})", "for (c of [2]);", "await 0; c = 2",
+    "'use strict'; c = 2", "(() => { c = 2 })()", "eval('c = 2')", "set(2)", "globalThis.c = 2",
+]  # fmt: skip
+
+
+@pytest.mark.promise("X14", "C1")
+@pytest.mark.parametrize("first", ["", "await 0; "])
+async def test_a_constant_of_an_earlier_cell_cannot_be_assigned_to(
+    engine: Engine, project: Project, first: str
+) -> None:
+    cell = Js(engine)
+    await cell.value(f"{first}const c = 1, {{d}} = {{d: [1]}}; function set(to) {{ c = to }}")
+    for code in ASSIGNMENTS:
+        refused = await cell.run(code)
+        assert (refused.state, refused.stderr.splitlines()[0]) == (
+            "failed",
+            b"Uncaught TypeError: 'c' is a constant of an earlier cell: declare it again to change it",
+        ), code
+        assert await cell.value("c") == 1, code
+    where = await cell.run("\nlet n = 1\nc = n")
+    (raised,) = events_of(project, where.id, "raised")
+    assert (raised["line"], b"tenuto:" in where.stderr) == (3, False), where.stderr
+    await cell.value("d.push(2); { let c = 5; c++ } (c => { c = 7 })(0)")
+    assert await cell.value("[c, d, typeof c, Object.keys(globalThis).includes('c')]") == [
+        1, [1, 2], "number", True,
+    ]  # fmt: skip
+
+
+@pytest.mark.promise("X14", "C1")
+@pytest.mark.parametrize("first", ["", "await 0; "])
+async def test_a_constant_may_be_declared_again_as_anything(engine: Engine, first: str) -> None:
+    cell = Js(engine)
+    for code, value in [
+        ("const c = 1", 1), ("const c = 2", 2), ("let c = 3", 3), ("c = 4", 4), ("const c = 5", 5),
+        ("var c", 5), ("c = 6", 6), ("const c = 7", 7), ("class c {}; c = 8", 8),
+        ("const {c} = {c: 9}", 9), ("function c() {} c = 10", 10), ("const c = 11", 11),
+        ("delete globalThis.c; c = 12", 12),
+    ]:  # fmt: skip
+        await cell.value(first + code)
+        assert await cell.value("c") == value, code
+    assert not await cell.run("const e = 1; const f = missing(); const g = 1")
+    assert not await cell.run("e = 2"), "it was there"
+    assert await cell.value("f = 3; g = 4; [e, f, g]") == [1, 3, 4], (
+        "those it did not come to are open"
+    )
+    assert await cell.value("const c = 1; c", language="ts") == 1
+    assert not await cell.run("c = 2", language="ts")
+
+
 @pytest.mark.promise("X14", "C9")
 async def test_typescript_and_javascript_share_a_session(engine: Engine) -> None:
     cell = Js(engine)

@@ -40,6 +40,7 @@ stubborn = "state_runners:StubbornRunner"
 looked_for = "state_runners:LookedForRunner"
 flaky = "state_runners:FlakyRunner"
 tool = "state_runners:ToolRunner"
+nest = "state_runners:NestRunner"
 echo = "tenuto.testing.agents:EchoRunner"
 """
 A = Step("a", "[[say:first]] one")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Mapping
 
 from tenuto.core.ports import Child, Nursery
@@ -211,3 +212,20 @@ class ToolRunner(EchoRunner):
 
         session.prompt = within  # type: ignore[method-assign]
         return session
+
+
+class NestRunner(SideRunner):
+    """Starts a task of its own, unless it goes on in a session: it knows then that it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = self.family = "nest"
+
+    async def open(self, request: RunRequest, nursery: Nursery) -> EchoSession:
+        if not request.session:
+            words = [sys.executable, "-m", "tenuto.cli.main", "task", "-d", "--plan", "nested.json"]
+            child = await nursery.spawn([*words, "--resume", "auto"], cwd=request.cwd)
+            async for line in child.lines():
+                _note(f"nested {line.decode()}")
+            await child.wait()
+        return await super().open(request, nursery)

@@ -370,7 +370,7 @@ def test_a_fork_has_the_ended_steps_only_and_no_session_of_the_original():
     kept = forked_events(events, 60)
     assert kept == [
         Planned(strategy="parallel", plan=PLAN),
-        StepFinished(step="a", status="completed", output="out"),
+        StepFinished(step="a", status="completed", output="out", inherited=True),
     ]
     assert forked_events(events, 0) == kept[:1]
 

@@ -104,6 +104,20 @@ def test_a_wrong_checkpoint_names_those_that_exist(tasks: BlockingEngine, cli: C
 
 
 @pytest.mark.promise("D3", "U1")
+def test_a_fork_shows_what_it_inherited(cli: CommandLine):
+    steps = [{"id": "a", "task": "[[use:5,1]] x"}, {"id": "b", "task": "x", "depends_on": ["a"]}]
+    plan = json.dumps({"steps": steps})
+    first = cli.json("task", "--plan", "-", "--wait", "60s", input=plan)["id"]
+    assert "inherited" not in cli("show", first).stdout
+    seq = cli.json("show", first, "--checkpoints")[1]["seq"]
+    fork = cli.json("resume", first, "--from", str(seq), "--wait", "60s")["id"]
+    shown = cli("show", fork).stdout
+    assert "; of which inherited, and counted there: 5 in, 1 out" in shown
+    assert "), inherited\n" in shown
+    assert cli.json("show", fork)["task"]["inherited"]["tokens_in"] == 5
+
+
+@pytest.mark.promise("D3", "U1")
 def test_a_task_that_failed_says_from_where_its_step_is_done_again(cli: CommandLine):
     plan = {"steps": [
         {"id": "a", "task": "[[say:first]]"},

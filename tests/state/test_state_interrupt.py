@@ -13,7 +13,7 @@ from cli_help import CommandLine
 from engine_help import alive, events_of, folded, keeper_pid, main_pid
 from state_help import A, B, C, await_event, begin, blocking, ended, in_step, ran, resume, stopped
 
-from tenuto import InvalidInput, NotRunning, UnknownExecution
+from tenuto import NotFinished, NotRunning, UnknownExecution
 from tenuto.core.ids import new_id
 from tenuto.core.plan import Step
 from tenuto.core.state import decode_state
@@ -181,7 +181,7 @@ def test_a_frozen_task_is_killed_verified_and_taken_over(
     frozen = {"driver": [driver], "keeper": [keeper], "program's keeper too": [driver, its_keeper]}
     for pid in frozen[whose]:
         os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(InvalidInput, match="is still running"):
+    with pytest.raises(NotFinished, match="is still running"):
         resume(tasks, execution_id)
     resume(tasks, execution_id, force=True)
     assert all_dead([known[0], known[2]])

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from cli_help import CommandLine
 from engine_help import events_of, require_program
-from state_help import A, B, C, ended, in_step, let_go, ran, side
+from state_help import A, B, C, ended, in_step, let_go, ran, resume, side
 from test_state_resume import git
 
-from tenuto import Engine, EnvironmentChanged, FolderGone, InvalidInput
+from tenuto import Engine, EnvironmentChanged, FolderGone, InvalidInput, WorktreeFailed
 from tenuto.core.plan import Plan
 from tenuto.core.states import State
 from tenuto.engine import saved, surroundings
@@ -194,6 +194,62 @@ def test_worktrees_follow_a_repository_that_was_moved(
     assert not snapshot.value["warnings"]
 
 
+def repository(place: Path) -> None:
+    require_program("git")
+    place.mkdir()
+    git(place, "init", "--quiet", "-b", "main")
+    (place / "file").write_text("x\n")
+    git(place, "add", "file")
+    git(place, "commit", "--quiet", "-m", "one")
+
+
+@pytest.mark.promise("D4")
+@pytest.mark.parametrize("force", [False, True])
+def test_a_task_with_worktrees_is_refused_where_git_is_gone_and_can_still_go_on(
+    tasks: BlockingEngine, project: Project, tmp_path: Path, force: bool
+):
+    place, kept = tmp_path / "checkout", tmp_path / "kept"
+    repository(place)
+    execution_id = stopped_in(tasks, place, worktree="keep")
+    name, seq = execution_id[:18], saved.checkpoints_of(tasks, execution_id)[-1].seq
+    (place / ".git").rename(kept)
+    with pytest.raises(
+        WorktreeFailed, match=r"work in git worktrees, and .*no git checkout"
+    ) as told:
+        resume(tasks, execution_id, force)
+    assert f"tenuto resume {name} --cwd DIR" in told.value.hint
+    assert f"tenuto resume --from {seq} {name} --cwd DIR" in told.value.hint
+    with pytest.raises(WorktreeFailed) as forked:
+        tasks.resume(execution_id, force, seq)
+    assert f"tenuto resume --from {seq} {name} --cwd DIR" in forked.value.hint
+    assert tasks.show(execution_id).state is State.INTERRUPTED, "nothing was spoilt"
+    assert not events_of(project, execution_id, "resumed")
+    kept.rename(place / ".git")
+    let_go()
+    resume(tasks, execution_id, force)
+    assert ended(tasks, execution_id)
+    assert ran().count("a") == 1
+
+
+@pytest.mark.promise("D3", "D4")
+def test_a_fork_whose_branches_are_gone_names_the_checkpoint_before_them(
+    tasks: BlockingEngine, tmp_path: Path
+):
+    place = tmp_path / "checkout"
+    repository(place)
+    execution_id = stopped_in(tasks, place, worktree="keep")
+    planned, done, *_ = saved.checkpoints_of(tasks, execution_id)
+    git(tmp_path, "clone", "--quiet", str(place), str(tmp_path / "clone"))
+    with pytest.raises(EnvironmentChanged, match="is gone") as told:
+        tasks.resume(execution_id, False, done.seq, cwd=str(tmp_path / "clone"))
+    words = f"tenuto resume --from {planned.seq} {execution_id[:18]} --cwd {tmp_path / 'clone'}"
+    assert told.value.hint.endswith(words)
+    let_go()
+    forked, sock = tasks.resume(execution_id, False, planned.seq, cwd=str(tmp_path / "clone"))
+    sock.close()
+    assert ended(tasks, forked)
+
+
 @pytest.mark.promise("X2", "X13")
 def test_code_that_runs_again_takes_another_folder(tasks: BlockingEngine, place: Path):
     work = tasks.command(["/bin/sh", "-c", "pwd; exec sleep 1000"], Options(cwd=str(place)))
@@ -211,7 +267,7 @@ def test_code_that_runs_again_takes_another_folder(tasks: BlockingEngine, place:
 
 @pytest.mark.promise("D5")
 def test_a_bad_state_file_is_told_of_in_the_result(tasks: BlockingEngine, project: Project):
-    from state_help import resume, stopped
+    from state_help import stopped
 
     execution_id = stopped(tasks)
     (Path(project.folder(execution_id)) / "state.json").write_bytes(b"{")

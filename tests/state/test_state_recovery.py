@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 from cli_help import CommandLine
-from engine_help import await_death, events_of, keeper_pid
+from engine_help import await_death, events_of, keeper_pid, tape_frames
 from state_help import A, B, C, await_event, begin, ended, in_step, ran
 
 from tenuto import Engine
-from tenuto.core.listing import Query
+from tenuto.core.listing import Query, Row
 from tenuto.core.plan import Step
 from tenuto.core.states import State
-from tenuto.engine import recovering
 from tenuto.engine.blocking import BlockingEngine
-from tenuto.engine.recovering import TRIES, recover_tasks
+from tenuto.engine.recovering import TRIES, Recovered, Recovery, recover_tasks
 from tenuto.stores.layout import Project
 
 
@@ -62,10 +61,16 @@ def test_what_another_engine_has_taken_up_is_not_told_as_refused(tasks: Blocking
     (seen,) = tasks.index.latest(Query(states=(State.LOST,), kind="task"))
     (found,) = recover_tasks(tasks)
     assert found.resumed
-    assert recovering._recover(tasks, seen) is None  # pyright: ignore[reportPrivateUsage]
+    assert told_of(tasks, seen) == []
     ended(tasks, execution_id)
-    assert recovering._recover(tasks, seen) is None  # pyright: ignore[reportPrivateUsage]
+    assert told_of(tasks, seen) == []
     assert ran() == ["a", "b", "b", "c"]
+
+
+def told_of(engine: BlockingEngine, row: Row) -> list[Recovered]:
+    recovery = Recovery(engine)
+    recovery.take_up(row)
+    return recovery.told
 
 
 @pytest.mark.promise("D3")
@@ -85,14 +90,20 @@ def test_a_task_that_gets_nowhere_is_left_alone_after_some_tries(
     for number in range(TRIES):
         (found,) = recover_tasks(tasks)
         assert found.resumed
-        await_event(tasks, execution_id, lambda one, n=number + 2: attempt(one) == n)
-        in_step(tasks, execution_id, "b")
+        begun = await_event(tasks, execution_id, lambda one, n=number + 2: attempt(one) == n)
+        while not in_session(project, execution_id, begun["seq"]):  # its program is there then
+            assert not tasks.wait(execution_id, 0.01).done
         lose(tasks, execution_id)
     (found,) = recover_tasks(tasks)
     assert not found.resumed
     assert f"taken up {TRIES} times" in found.why
     assert tasks.show(execution_id).state is State.LOST
     assert len(events_of(project, execution_id, "resumed")) == TRIES
+
+
+def in_session(project: Project, execution_id: str, after: int) -> bool:
+    frames = tape_frames(project, execution_id)
+    return any(frame.seq > after and b'"step_session"' in frame.body for frame in frames)
 
 
 def attempt(event: dict[str, object]) -> object:

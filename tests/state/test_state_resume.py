@@ -30,10 +30,10 @@ from state_help import (
 from tenuto import (
     EnvironmentChanged,
     FolderGone,
-    InvalidInput,
     NewerState,
     NewerTape,
     NotFinished,
+    NotRunning,
     RuntimeGone,
     StateDamaged,
     TenutoError,
@@ -83,16 +83,16 @@ def test_a_resume_keeps_what_is_done_and_goes_on_in_the_session(
 def test_resume_of_what_runs_or_is_done_or_unknown(tasks: BlockingEngine):
     running = begin(tasks, A, B)
     in_step(tasks, running, "b")
-    with pytest.raises(InvalidInput, match="is still running"):
+    with pytest.raises(NotFinished, match="is still running"):
         resume(tasks, running)
-    with pytest.raises(InvalidInput, match="its driver answers"):
+    with pytest.raises(NotFinished, match="its driver answers"):
         resume(tasks, running, force=True)
     assert tasks.show(running).state is State.RUNNING
     tasks.kill(running)
     done = begin(tasks, A)
     assert ended(tasks, done)
     for force in (False, True):
-        with pytest.raises(InvalidInput, match="only interrupted and lost ones") as told:
+        with pytest.raises(NotRunning, match="only interrupted and lost ones") as told:
             resume(tasks, done, force)
         assert "--checkpoints" in told.value.hint
         with pytest.raises(UnknownExecution):
@@ -125,7 +125,7 @@ def test_of_two_resumes_at_once_one_wins_and_the_other_is_told(
     ended(tasks, execution_id)
     assert len(won) == 1, errors
     for error in errors:
-        assert isinstance(error, (NotFinished, InvalidInput))
+        assert isinstance(error, (NotFinished, NotRunning))
         assert "resume" in str(error) or "still" in str(error)
     assert len(events_of(project, execution_id, "resumed")) == 1
     assert ran() == ["a", "b", "b", "c"]

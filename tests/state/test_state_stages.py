@@ -17,7 +17,7 @@ from engine_help import events_of
 from state_help import PATIENCE, A, C, await_event, begin, blocking, let_go, ran, resume, side
 
 from tenuto import Snapshot
-from tenuto.core.errors import InvalidInput, NotRunning
+from tenuto.core.errors import NothingAsked, NotRunning
 from tenuto.core.plan import Retry, Step
 from tenuto.core.state import decode_state
 from tenuto.core.states import State
@@ -162,7 +162,7 @@ def finished(engine: BlockingEngine, execution_id: str) -> Snapshot:
         assert snapshot.waiting_for is not None, snapshot.state
         try:
             decide(engine, execution_id, True)
-        except (InvalidInput, NotRunning):
+        except (NothingAsked, NotRunning):
             continue
     return snapshot
 

@@ -22,7 +22,7 @@ from engine_help import folded, marked_processes, tape_events
 from task_help import never_twice, progress, value
 
 from tenuto import Snapshot
-from tenuto.core.errors import InvalidInput, NotFinished, NotRunning, TenutoError
+from tenuto.core.errors import NotFinished, NothingAsked, NotRunning, TenutoError
 from tenuto.core.plan import Plan, Retry, Step
 from tenuto.core.state import decode_state
 from tenuto.core.states import State
@@ -237,7 +237,7 @@ class Round:
             beside.join(PATIENCE)
         won = results.count(None)
         assert len(results) == 2 and won >= 1, results
-        assert all(one is None or isinstance(one, (InvalidInput, NotFinished)) for one in results)
+        assert all(one is None or isinstance(one, (NotRunning, NotFinished)) for one in results)
 
     # Blows
 
@@ -299,7 +299,7 @@ class Round:
             return
         try:
             _, sock = engine.resume(self.id, True)
-        except (InvalidInput, NotFinished):  # it came to its end before it was stopped
+        except (NotRunning, NotFinished):  # it came to its end before it was stopped
             self._signal("driver", signal.SIGCONT)
             return
         sock.close()
@@ -463,7 +463,7 @@ class World:
             if snapshot.done:
                 return snapshot
             assert time.monotonic() < limit, f"it does not end: {snapshot.state}"
-            with contextlib.suppress(InvalidInput, NotRunning):  # taken back, or ended
+            with contextlib.suppress(NothingAsked, NotRunning):  # taken back, or ended
                 decide(engine, execution_id, True)
 
     def final(self, execution_id: str) -> bool:

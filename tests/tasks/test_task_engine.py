@@ -13,7 +13,7 @@ import pytest
 from engine_help import events_of, require_program
 from task_help import end_of, finished, outputs, plan, progress, side, started, statuses, value
 
-from tenuto import Engine, InvalidInput, NotRunning
+from tenuto import Engine, InvalidInput, NothingAsked, NotRunning
 from tenuto.core.errors import InvalidPlan, UnknownName
 from tenuto.core.plan import Retry, Step
 from tenuto.core.states import WaitingFor
@@ -551,7 +551,7 @@ async def test_several_agents_ask_and_each_is_answered_by_its_number(
     execution_id = await tasks.start_task(plan=work, strategy="parallel", permissions="ask")
     while len(asked := (await tasks.progress(execution_id)).asked) < 2:
         await tasks.wait(execution_id, 0.05)
-    with pytest.raises(InvalidInput, match="no question 9"):
+    with pytest.raises(NothingAsked, match="no question 9"):
         await tasks.approve(execution_id, n=9)
     yes = next(n for n, one in asked.items() if one.step == "a")
     no = next(n for n, one in asked.items() if one.step == "b")

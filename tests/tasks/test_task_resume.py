@@ -29,7 +29,6 @@ from task_help import (
 from tenuto import Snapshot
 from tenuto.core.budget import Tokens
 from tenuto.core.errors import (
-    InvalidInput,
     NotFinished,
     NotRunning,
     TenutoError,
@@ -285,7 +284,7 @@ def test_only_one_of_two_resumes_takes_it_up(engine: BlockingEngine, project: Pr
         one.join(PATIENCE)
     assert len(results) == 4 and results.count(None) == 1, results
     for error in results:
-        assert error is None or isinstance(error, (InvalidInput, NotFinished))
+        assert error is None or isinstance(error, (NotRunning, NotFinished))
         assert error is None or str(error)
     assert ended(engine, execution_id).state == "succeeded"
     assert len(events_of(project, execution_id, "resumed")) == 1
@@ -295,15 +294,15 @@ def test_only_one_of_two_resumes_takes_it_up(engine: BlockingEngine, project: Pr
 @pytest.mark.promise("D4")
 def test_what_cannot_be_resumed_says_why(engine: BlockingEngine, project: Project) -> None:
     done = run(engine, plan(Step("a", "x")))
-    with pytest.raises(InvalidInput, match="succeeded: only interrupted and lost ones resume"):
+    with pytest.raises(NotRunning, match="succeeded: only interrupted and lost ones resume"):
         engine.resume(done.id, False)
     failed = ended(engine, begin(engine, "[[fail:auth]]"))
-    with pytest.raises(InvalidInput, match="failed: only"):
+    with pytest.raises(NotRunning, match="failed: only"):
         engine.resume(failed.id, False)
     running = begin(engine, "[[hang]]")
     while not started(project, running):
         engine.wait(running, 0.01)
-    with pytest.raises(InvalidInput, match="still running"):
+    with pytest.raises(NotFinished, match="still running"):
         engine.resume(running, False)
     with pytest.raises(UnknownExecution):
         engine.resume("ffffffff", False)

@@ -14,7 +14,7 @@ from tenuto.cli.arguments import add_id, count, opened
 from tenuto.cli.console import ERR, OUT, one_line
 from tenuto.cli.stay import Stay
 from tenuto.cli.words import how_it_ended
-from tenuto.core.errors import InvalidInput, NotRunning
+from tenuto.core.errors import AmbiguousId, NothingAsked
 from tenuto.core.ids import short
 from tenuto.core.quantities import money, parse_duration
 from tenuto.core.states import WaitingFor
@@ -144,7 +144,7 @@ def _decide(args: argparse.Namespace, console: Console, allow: bool) -> int:
         if console.json:
             answers = [{"n": one.n, "allow": one.allow, "by": one.by} for one in decided]
             console.document({"schema": 1, "id": whole, "decided": answers})
-            return 0
+            return 0 if decided else 1
         for one in decided:
             text = asked[one.n].text if one.n in asked else ""
             console.note(f"{'approved' if one.allow else 'denied'} #{one.n}: {one_line(text)}")
@@ -157,9 +157,9 @@ def _only_waiting(engine: BlockingEngine) -> str:
     if len(waiting) == 1:
         return waiting[0].id
     if not waiting:
-        raise NotRunning("no task waits for a decision", "see: tenuto ps --kind task")
+        raise NothingAsked("no task waits for a decision", "see: tenuto ps --kind task")
     names = "\n".join(f"{short(one.id)}  {one_line(one.detail)[:60]}" for one in waiting)
-    raise InvalidInput(f"{len(waiting)} tasks wait for a decision; name one of them", names)
+    raise AmbiguousId(f"{len(waiting)} tasks wait for a decision; name one of them", names)
 
 
 def _text(args: argparse.Namespace) -> str:
@@ -248,13 +248,24 @@ def summary(progress: Progress) -> list[str]:
             what += f": {one_line(one.trouble)}; {one.runtime} may try again"
         elif one.error and one.status != "completed":
             what += f": {one_line(one.error)}"
-        lines.append(what)
+        lines.append(f"{what}, inherited" if one.inherited else what)
     tokens = progress.tokens
     if tokens.total:
         used = f"{tokens.total - tokens.output} tokens in, {tokens.output} out"
-        lines.append(f"{used}, cost {money(progress.cost)}")
+        lines.append(f"{used}, cost {money(progress.cost)}{_inherited(progress)}")
     lines += [f"warning: {one}" for one in progress.warnings]
     return lines
+
+
+def _inherited(progress: Progress) -> str:
+    """Return what of a fork's tokens and cost was spent by the task that it was forked from."""
+    if not progress.inherited:
+        return ""
+    from tenuto.core.progress import spent
+
+    tokens, cost = spent(progress.inherited)
+    used = f"{tokens.total - tokens.output} in, {tokens.output} out, {money(cost)}"
+    return f"; of which inherited, and counted there: {used}"
 
 
 def _told_already(progress: Progress, detail: str) -> bool:

@@ -57,15 +57,15 @@ def _is_strict(root: Node) -> bool:
     return False
 
 
-def share(root: Node, edits: Edits, is_async: bool) -> tuple[list[str], str]:
-    """Rewrite the declarations; return the names, and what the async function has to begin with."""
+def share(root: Node, edits: Edits, is_async: bool) -> tuple[list[str], list[str], str]:
+    """Rewrite the declarations; return all names, those of constants, and the async function's head."""
     found = _Declared(root, edits.source)
     lexical = [name for node in found.lexical for name in _names(node)]
     lexical += [_name(node) for node in found.classes]
     others = [name for _, node, _ in found.vars for name in _names(node)]
     others += [_name(node) for node in (*found.functions, *found.enums)]
     if len({*lexical}) < len(lexical) or not {*lexical}.isdisjoint(others):
-        return [], ""  # declared twice: left as it is, for the engine to say so
+        return [], [], ""  # declared twice: left as it is, for the engine to say so
     _rewrite_lexical(found, edits, is_async)
     _rewrite_classes(found, edits, is_async)
     head = ""
@@ -73,7 +73,9 @@ def share(root: Node, edits: Edits, is_async: bool) -> tuple[list[str], str]:
         _rewrite_vars(found, edits)
         head = '"use strict";' if found.strict else ""
         head += _hoist(found, edits)
-    return list(dict.fromkeys([*lexical, *others])), head
+    fixed = [node for node in found.lexical if node.children[0].type == "const"]
+    constants = [name for node in fixed for name in _names(node)]
+    return list(dict.fromkeys([*lexical, *others])), constants, head
 
 
 def _name(node: Node) -> str:

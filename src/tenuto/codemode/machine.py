@@ -20,7 +20,19 @@ _quickjs: Any = _untyped
 
 _SURFACE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "surface")
 _PARTS = ("kit", "wire", "errors", "inspect", "console", "clone", "run", "schema", "tools")
-_CALLS = ("run", "fire", "item", "answer", "settle", "renew", "fail", "equip", "tools")
+_CALLS = (
+    "run",
+    "fire",
+    "item",
+    "answer",
+    "settle",
+    "renew",
+    "fail",
+    "equip",
+    "tools",
+    "declare",
+    "seal",
+)
 _KIT, _HOST, _PART = "tenuto kit", "tenuto host", "tenuto part"  # as globals, for a moment
 _LAYOUT = (80, 16)  # of a Context: its size, and where the runtime and the context stand in it
 _STACK = 6 * 1024 * 1024  # a call of JavaScript takes 1.7 KB of it; its own 1 MB would be 600 calls

@@ -228,9 +228,13 @@ class Vm:
         try:
             self._rows = code.count("\n") + 1
             self._prepared = source.prepare(code, language, session)
+            if self._prepared.names:
+                self.machine.declare(json.dumps(self._prepared.names))
             self.machine.run("\n" * self.offset + self._prepared.text)
             while self._turn():
                 pass
+            if self._prepared.constants and not self._starved:
+                self.machine.seal(json.dumps(self._prepared.constants), not self._failed)
         except BadSourceError as error:
             self._raise("SyntaxError", str(error), error.line, error.column)
         except Stopped:

@@ -4,8 +4,8 @@ Nothing here runs any of the source, and every line keeps its number. A script t
 top level stays what it is, and its value is its completion value. One that awaits or returns there
 becomes the body of an async function, which returns the value of its last statement if that is an
 expression (an `if`, a loop or a block at the end has no value then). In a session, what is declared at
-the top level becomes a global that later sources see and may declare again; `const` is no more than
-`let` there.
+the top level becomes a global that later sources see and may declare again; that a `const` cannot be
+assigned to is for whoever runs it to see to.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Prepared:
         self.text = text
         self.is_async = is_async
         self.names = names  # declared at the top level; of a session only
+        self.constants: list[str] = []  # those of them that are `const`
         self._edits = edits
 
     @property
@@ -82,13 +83,16 @@ def prepare(code: str, language: str = "js", session: bool = False) -> Prepared:
     if root.has_error:
         return _plain(edits, is_async)
     names: list[str] = []
+    constants: list[str] = []
     head = _export(root, edits, is_async) if b"port" in source else ""
     if is_async:
         _return_last(root, edits)
     if session:
-        names, inside = bindings.share(root, edits, is_async)
+        names, constants, inside = bindings.share(root, edits, is_async)
         head += inside
-    return _plain(edits, is_async, head, names)
+    prepared = _plain(edits, is_async, head, names)
+    prepared.constants = constants
+    return prepared
 
 
 def prepare_function(code: str, language: str, parameters: str) -> str:

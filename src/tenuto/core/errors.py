@@ -7,8 +7,9 @@ TenutoError
 │   ├── AmbiguousId         ambiguous_id         a prefix that fits several
 │   └── NotOwned            not_owned            it exists, in another project
 ├── UnknownTool             unknown_tool         no such composed tool
-├── NotRunning              not_running          it has ended: nothing left to send to or kill
+├── NotRunning              not_running          it has ended: nothing left to send to, kill or resume
 ├── NotFinished             not_finished         it is live: that must wait for its end
+├── NothingAsked            nothing_asked        a task asks nothing now, or nothing of that number
 ├── KeeperUnreachable       keeper_unreachable   the keeper lives but does not answer
 ├── ExecutionFailed         execution_failed     what raise_for_state() raises for any end but success
 ├── UnknownName             unknown_name         no such runtime, strategy, role, model tier or skill
@@ -85,7 +86,7 @@ class UnknownTool(TenutoError):
 
 
 class NotRunning(TenutoError):
-    """The execution has ended: there is nothing left to send to or kill."""
+    """The execution has ended: there is nothing left to send to, to kill or to go on with."""
 
     code = "not_running"
 
@@ -94,6 +95,12 @@ class NotFinished(TenutoError):
     """The execution is live; what was asked needs its end first."""
 
     code = "not_finished"
+
+
+class NothingAsked(TenutoError):
+    """A task asks nothing at this moment, or nothing of that number."""
+
+    code = "nothing_asked"
 
 
 class KeeperUnreachable(TenutoError):

@@ -32,6 +32,7 @@ class StepProgress:
         self.tokens = Tokens()
         self.cost: Decimal | None = None
         self.unmetered = False
+        self.inherited = False  # done in the task that this one was forked from
         self.duration_s = 0.0
         self.ended_ns = 0
         self.missing: set[str] = set()
@@ -171,6 +172,7 @@ class Progress:
         one.status, one.attempt = "running", event.attempt
         one.runtime, one.role, one.model = event.runtime, event.role, event.model
         one.reason, one.cwd, one.trouble = event.reason, event.cwd, ""
+        one.inherited = False
         self._ready.pop(one.step.id, None)
 
     def _finished(self, one: StepProgress, event: ev.StepFinished, time_ns: int) -> None:
@@ -179,6 +181,7 @@ class Progress:
         one.trouble = ""
         one.tokens, one.cost, one.unmetered = event.tokens, event.cost, event.unmetered
         one.duration_s, one.branch = event.duration_s, event.branch
+        one.inherited = event.inherited
         one.session = event.session or one.session
         one.runtime, one.role = event.runtime or one.runtime, event.role or one.role
         one.model, one.attempt = event.model or one.model, event.attempt or one.attempt
@@ -258,13 +261,24 @@ class Progress:
     @property
     def tokens(self) -> Tokens:
         """All tokens of all steps."""
-        total = Tokens()
-        for one in self.steps.values():
-            total += one.tokens
-        return total
+        return spent(self.steps.values())[0]
 
     @property
     def cost(self) -> Decimal | None:
         """The cost of all steps; None if that of none is known."""
-        known = [one.cost for one in self.steps.values() if one.cost is not None]
-        return sum(known, Decimal(0)) if known else None
+        return spent(self.steps.values())[1]
+
+    @property
+    def inherited(self) -> list[StepProgress]:
+        """The steps that a fork began with: their tokens and cost are not its own."""
+        return [one for one in self.steps.values() if one.inherited]
+
+
+def spent(steps: Iterable[StepProgress]) -> tuple[Tokens, Decimal | None]:
+    """Return the tokens of steps, and their cost; None if that of none is known."""
+    tokens, cost = Tokens(), None
+    for one in steps:
+        tokens += one.tokens
+        if one.cost is not None:
+            cost = (cost or Decimal(0)) + one.cost
+    return tokens, cost

@@ -399,7 +399,7 @@ def forked_events(events: list[tuple[int, int, TaskEvent]], seq: int) -> list[Ta
         elif (
             isinstance(event, StepFinished) and event.step in ends and event.status != "interrupted"
         ):
-            kept.append(msgspec.structs.replace(event, session=""))
+            kept.append(msgspec.structs.replace(event, session="", inherited=True))
     return kept
 
 

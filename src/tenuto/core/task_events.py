@@ -101,6 +101,8 @@ class StepFinished(Event, frozen=True, tag="step_finished"):
     """Its spend is only what the runtime told, not what a gateway counted."""
     duration_s: float = 0.0
     branch: str = ""
+    inherited: bool = False
+    """It was done, and paid for, in the task that this one was forked from."""
 
 
 class Asked(Event, frozen=True, tag="asked"):

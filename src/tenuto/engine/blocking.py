@@ -345,6 +345,12 @@ class BlockingEngine:
     def send(self, execution_id: str, data: bytes, eof: bool = False) -> str:
         """Write to its stdin and return delivered, queued or closed."""
         whole = self.resolve(execution_id)
+        row = self.index.get(whole)
+        if row is not None and row.kind == "task":
+            raise InvalidInput(
+                f"{short(whole)} is a task, which reads no stdin",
+                f"to decide what it asks: tenuto approve {short(whole)}",
+            )
         try:
             return control.send(self.project.folder(whole), data, eof)
         except (control.NoKeeper, NotRunning):

@@ -13,6 +13,7 @@ from tenuto.core.errors import (
     KeeperUnreachable,
     NotFinished,
     NotRunning,
+    StateDamaged,
     UnknownExecution,
 )
 from tenuto.core.execution import Execution
@@ -124,7 +125,7 @@ def _take_over(project: Project, execution_id: str, state: State, reason: str, d
             time.sleep(_PAUSE_S)
     try:
         execution = recover.load(project, execution_id) or execution  # its last words are read, too
-        recover.sweep_after(execution)
+        recover.sweep_after(execution, project.folder(execution_id))
         if execution.live:
             size, lines = recover.output_of(project.folder(execution_id))
             pen.append(
@@ -235,7 +236,10 @@ def clear(project: Project, execution_id: str) -> None:
             ) from None
         pen = Pen.take_up(project.folder(execution_id))
         if pen is None:
-            raise InvalidInput(f"the tape of {short(execution_id)} cannot be read") from None
+            raise StateDamaged(
+                f"the tape of {short(execution_id)} cannot be read, so nothing of it is dropped",
+                "to remove it as a whole once it is old enough: tenuto clean",
+            ) from None
         try:
             pen.clear()
         finally:

@@ -17,12 +17,13 @@ from tenuto.core.specs import Spec
 from tenuto.core.state import CheckpointInfo, checkpoints, forked_events
 from tenuto.core.task_events import Checkpointed, StepFinished, TaskEvent
 from tenuto.core.tasks import ForkedFrom, TaskSpec
-from tenuto.engine.moving import check_folder
+from tenuto.engine.moving import check_checkout, check_folder, words
 from tenuto.engine.saved import task_events
 from tenuto.engine.tasks import resumed_work, task_of
 
 if TYPE_CHECKING:
     from tenuto.engine.blocking import BlockingEngine
+    from tenuto.engine.worktrees import Worktrees
 
 _NAMED = 12
 
@@ -47,7 +48,12 @@ def fork(
     whole = fork_id or new_id()
     kept = forked_events(events, seq)
     if task.worktree is not None:
-        kept = _with_branches(engine, execution.id, whole, spec.cwd, kept)
+        base = os.path.join(engine.project.home, "worktrees", whole)
+        check_checkout(spec.cwd, base, execution.id, engine.environ, None, f"--from {seq}")
+        from tenuto.engine.worktrees import Worktrees
+
+        trees = Worktrees(spec.cwd, base, whole, engine.environ)
+        kept = _with_branches(trees, execution, spec.cwd, kept, _before(events, places))
     origin = ForkedFrom(execution.id, seq)
     forked: TaskSpec = msgspec.structs.replace(task, forked_from=origin)
     work = resumed_work(engine, msgspec.structs.replace(spec, task=msgspec.to_builtins(forked)))
@@ -71,14 +77,27 @@ def _told(places: list[CheckpointInfo]) -> str:
     return f"there are {more}{', '.join(shown)}"
 
 
+def _before(
+    events: list[tuple[int, int, TaskEvent]], places: list[CheckpointInfo]
+) -> dict[str, int]:
+    """Return the checkpoint before each step's branch came to be."""
+    found: dict[str, int] = {}
+    for number, _, event in events:
+        if isinstance(event, StepFinished) and event.branch:
+            earlier = [one.seq for one in places if one.seq < number]
+            found.setdefault(event.branch, max(earlier, default=-1))
+    return found
+
+
 def _with_branches(
-    engine: BlockingEngine, before: str, now: str, cwd: str, events: list[TaskEvent]
+    trees: Worktrees,
+    before: Execution,
+    cwd: str,
+    events: list[TaskEvent],
+    earlier: dict[str, int],
 ) -> list[TaskEvent]:
     """Give the fork branches and worktrees of its own for the steps that it begins with."""
-    from tenuto.engine.worktrees import Worktrees
-
-    base = os.path.join(engine.project.home, "worktrees", now)
-    trees = Worktrees(cwd, base, now, engine.environ)
+    elsewhere = cwd if before.spec is not None and before.spec.cwd != cwd else None
     moved: list[TaskEvent] = []
     for event in events:
         if isinstance(event, StepFinished) and event.branch:
@@ -89,9 +108,10 @@ def _with_branches(
             )  # fmt: skip
             if made.returncode:
                 raise EnvironmentChanged(
-                    f"the branch {event.branch} of step {event.step} of {short(before)} is gone: "
+                    f"the branch {event.branch} of step {event.step} of {short(before.id)} is gone: "
                     f"{made.stderr.decode('utf-8', 'replace').strip()}",
-                    "run the task anew: what that step changed is not to be had any more",
+                    "what that step changed is not to be had any more; to do it again in a new task: "
+                    f"{words(before.id, elsewhere, f'--from {earlier[event.branch]}')}",
                 )
             trees.add(event.step)
             event = msgspec.structs.replace(event, branch=branch)  # noqa: PLW2901

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from collections.abc import Mapping
 
 import msgspec
 
-from tenuto.core.errors import FolderGone
+from tenuto.core.errors import FolderGone, WorktreeFailed
 from tenuto.core.ids import short
 from tenuto.core.progress import Progress
 from tenuto.core.specs import Spec
@@ -49,6 +50,31 @@ def check_folder(
         "put it back (check it out, mount it), then resume; or go on in another folder: "
         f"{words(execution_id, None, *more)} --cwd DIR",
     )
+
+
+def check_checkout(
+    cwd: str, base: str, execution_id: str, environ: Mapping[str, str], seq: int | None, *more: str
+) -> None:
+    """Raise WorktreeFailed where git can make no worktree: each step would fail, and that stays.
+
+    `seq` is the checkpoint to fork from, if there is one; `more` is of the next command.
+    """
+    from tenuto.engine.worktrees import Worktrees
+
+    try:
+        Worktrees(cwd, base, execution_id, environ)
+    except WorktreeFailed as error:
+        name = short(execution_id)
+        hint = "put its repository back, then resume; or go on in another checkout of it: "
+        if "git is not installed" in error.message:
+            hint = "install it, then resume; or, where git is: "
+        hint += f"{words(execution_id, None, *more)} --cwd DIR"
+        if seq is not None:
+            fork = words(execution_id, None, f"--from {seq}")
+            hint += f"; or in a new task, which leaves this one as it is: {fork} --cwd DIR"
+        raise WorktreeFailed(
+            f"the steps of {name} work in git worktrees, and {error.message}", hint
+        ) from None
 
 
 def lost_branches(progress: Progress, cwd: str) -> list[str]:

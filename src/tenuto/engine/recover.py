@@ -21,6 +21,7 @@ from tenuto.core.execution import Execution
 from tenuto.core.ids import born_ms
 from tenuto.core.listing import Row
 from tenuto.core.states import LIVE, State
+from tenuto.engine import scratch
 from tenuto.keeper import cgroup, procfs
 from tenuto.keeper.frames import EVENT, Frame
 from tenuto.keeper.sweep import sweep
@@ -101,7 +102,9 @@ def find_out(project: Project, execution_id: str) -> Finding | None:
     execution = whole.execution
     try:
         if _needs_keeper(execution):
-            happened = _what_happened(execution, sweep_after(execution), whole.size, whole.lines)
+            happened = _what_happened(
+                execution, sweep_after(execution, folder), whole.size, whole.lines
+            )
             pen.append(happened, whole.take)
     except OSError:
         return Finding(_lost_unwritten(folder, execution))
@@ -155,13 +158,13 @@ def output_of(folder: str) -> tuple[int, int]:
     return whole.size, whole.lines
 
 
-def sweep_after(execution: Execution) -> int:
-    """End every process that a dead keeper left; return how many there were."""
+def sweep_after(execution: Execution, folder: str) -> int:
+    """End every process that a dead keeper left, and remove its scratch; return how many there were."""
     started = execution.started
     known: list[tuple[int, int]] = []
     group = ""
     if started is not None and started.boot and started.boot != procfs.boot_id():
-        _remove_scratch(execution)
+        _remove_scratch(execution, folder)
         return 0  # no process outlives its boot, so that looking at all of them is not needed
     if started is not None and started.boot:
         known = [(started.pid, started.pid_start), (started.keeper_pid, started.keeper_start)]
@@ -170,22 +173,17 @@ def sweep_after(execution: Execution) -> int:
     elif started is None:  # it may have died before its start was recorded
         group = cgroup.claimed(execution.id)
     swept = sweep(execution.id, group, known, _SWEEP_S)
-    _remove_scratch(execution)
+    _remove_scratch(execution, folder)
     return swept
 
 
-def _remove_scratch(execution: Execution) -> None:
+def _remove_scratch(execution: Execution, folder: str) -> None:
     held = execution.confined
-    if held is not None and os.path.basename(held.scratch) == f"tenuto-{execution.id}":
-        from tenuto.keeper.held import (
-            remove_tree,
-        )  # with ctypes and json: too much for each command
-
-        remove_tree(held.scratch)
+    scratch.remove(folder, execution.id, held.scratch if held is not None else "")
 
 
 def _lost_unread(folder: str, execution: Execution) -> Execution:
-    sweep_after(execution)
+    sweep_after(execution, folder)
     execution.apply(time.time_ns(), ev.Lost(reason=_why_unread(folder)))
     return execution
 
@@ -201,7 +199,7 @@ def _why_unread(folder: str) -> str:
 
 
 def _lost_unwritten(folder: str, execution: Execution) -> Execution:
-    swept = sweep_after(execution)
+    swept = sweep_after(execution, folder)
     execution.apply(time.time_ns(), _what_happened(execution, swept, *output_of(folder)))
     return execution
 

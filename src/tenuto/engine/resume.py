@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenuto.core.errors import InvalidInput, StateDamaged
+from tenuto.core.errors import InvalidInput, NotFinished, NotRunning, StateDamaged
 from tenuto.core.execution import Execution
 from tenuto.core.ids import short
 from tenuto.core.ports import Connection
@@ -48,10 +48,10 @@ def resume(
         take_over(engine, execution)
         execution = engine.execution(execution.id)
     if execution.live:
-        raise InvalidInput(f"{short(execution.id)} is still {execution.state}", _while(execution))
+        raise NotFinished(f"{short(execution.id)} is still {execution.state}", _while(execution))
     if execution.state not in RESUMABLE:
         how = "was killed" if execution.state is State.KILLED else str(execution.state)
-        raise InvalidInput(
+        raise NotRunning(
             f"{short(execution.id)} {how}: only interrupted and lost ones resume",
             _instead(engine, execution),
         )

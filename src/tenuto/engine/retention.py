@@ -16,6 +16,7 @@ import msgspec
 from tenuto.core.errors import DiskFull, InvalidInput, NewerTape
 from tenuto.core.listing import Query, Row
 from tenuto.core.states import ENDED, RESUMABLE
+from tenuto.engine import scratch
 from tenuto.engine.recover import fold
 from tenuto.stores.tape import NAME as TAPE
 from tenuto.stores.tape import TapeReader
@@ -206,6 +207,7 @@ def _ending(folder: str) -> bool:
 
 def _remove_folder(folder: str) -> int:
     size = folder_size(folder)
+    scratch.remove(folder, os.path.basename(folder))
     shutil.rmtree(folder, ignore_errors=True)
     try:
         os.rmdir(os.path.dirname(folder))  # only when it was the last of its day

@@ -20,6 +20,7 @@ from tenuto.core.ports import Connection, Dispatcher, Store
 from tenuto.core.specs import Limits
 from tenuto.core.states import RESUMABLE, State
 from tenuto.dispatch.control import encode
+from tenuto.engine import scratch
 from tenuto.engine.holding import held
 from tenuto.engine.recover import fold, load, output_of, settle, starter_mark
 from tenuto.engine.settings import Settings
@@ -153,6 +154,9 @@ class Starter:
         job = _job(pen, execution_id, work, size, lines)
         launcher = self.ready(work) or self._launcher
         try:
+            if work.confinement is not None:
+                folder = self._project.folder(execution_id)
+                scratch.prepare(folder, execution_id, work.confinement.confine)
             for _ in range(_TRIES):
                 sock = launcher.launch(job, pen.fd, pen.dir_fd)
                 point("start-handed-over")

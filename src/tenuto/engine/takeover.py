@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tenuto.core.errors import InvalidInput, KeeperUnreachable, NotRunning
+from tenuto.core.errors import KeeperUnreachable, NotFinished, NotRunning
 from tenuto.core.execution import Execution
 from tenuto.core.ids import new_id, short
 from tenuto.dispatch import control
@@ -26,7 +26,7 @@ _PATIENCE_S = 5.0
 def take_over(engine: BlockingEngine, execution: Execution) -> None:
     """End a task that does not answer, so that it can be resumed; refuse to end one that does."""
     if not _is_frozen(engine, execution):
-        raise InvalidInput(
+        raise NotFinished(
             f"{short(execution.id)} is {execution.state} and its driver answers: nobody takes it over",
             f"stop it first: tenuto interrupt {short(execution.id)}",
         )

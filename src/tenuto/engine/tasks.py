@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
-from tenuto.core.errors import InvalidInput, InvalidPlan, NotRunning
+from tenuto.core.errors import InvalidInput, InvalidPlan, NothingAsked, NotRunning
 from tenuto.core.execution import Execution
 from tenuto.core.ids import short
 from tenuto.core.plan import MergeMode, read_plan
-from tenuto.core.progress import Progress
+from tenuto.core.progress import Progress, spent
 from tenuto.core.specs import Spec, check_text
 from tenuto.core.state import StateFold
 from tenuto.core.task_events import Decided, TaskEvent, decode_task_event
@@ -272,7 +272,7 @@ def decide(
     wanted = set(open_ones) if n is None else {n}
     if not open_ones or not wanted <= set(open_ones):
         asks = "; ".join(f"#{k}: {one.text}" for k, one in open_ones.items())
-        raise InvalidInput(
+        raise NothingAsked(
             f"{short(whole)} asks {'nothing' if not asks else f'no question {n}'}",
             f"it asks {asks}" if asks else f"see: tenuto show {short(whole)}",
         )
@@ -327,7 +327,7 @@ def result_document(progress: Progress, most: int | None = None) -> dict[str, An
             "tokens_in": one.tokens.input + one.tokens.cache_read + one.tokens.cache_write,
             "tokens_out": one.tokens.output, "cost": _money(one.cost),
             "unmetered": one.unmetered, "duration_s": one.duration_s, "session": one.session,
-            "execution_id": one.execution, "branch": one.branch,
+            "execution_id": one.execution, "branch": one.branch, "inherited": one.inherited,
         }
         for one in progress.in_order()
     ]  # fmt: skip
@@ -341,6 +341,7 @@ def result_document(progress: Progress, most: int | None = None) -> dict[str, An
         "tokens_in": tokens.input + tokens.cache_read + tokens.cache_write,
         "tokens_out": tokens.output,
         "cost": _money(progress.cost),
+        "inherited": inherited_document(progress),
         "steps": steps,
         "warnings": list(progress.warnings),
         "fallbacks": [f"{one.step}: {one.of} → {one.to} ({one.why})" for one in progress.fallbacks],
@@ -350,6 +351,19 @@ def result_document(progress: Progress, most: int | None = None) -> dict[str, An
             if finished is None and not progress.ended  # nobody can answer what an ended one asked
         ],
     }
+
+
+def inherited_document(progress: Progress) -> dict[str, Any] | None:
+    """Return what of a fork's tokens and cost is the original's; None where nothing is."""
+    steps = progress.inherited
+    if not steps:
+        return None
+    tokens, cost = spent(steps)
+    tokens_in = tokens.total - tokens.output
+    return {
+        "steps": len(steps), "tokens_in": tokens_in, "tokens_out": tokens.output,
+        "cost": _money(cost),
+    }  # fmt: skip
 
 
 def _money(cost: Decimal | None) -> float | None:

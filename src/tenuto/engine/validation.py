@@ -26,8 +26,8 @@ from tenuto.core.specs import Spec
 from tenuto.core.state import mend
 from tenuto.core.task_events import TaskEvent, Warned
 from tenuto.core.tasks import TaskSpec
-from tenuto.engine.moving import check_folder, lost_branches, mend_worktrees, words
-from tenuto.engine.saved import folded
+from tenuto.engine.moving import check_checkout, check_folder, lost_branches, mend_worktrees, words
+from tenuto.engine.saved import checkpoints_of, folded
 from tenuto.engine.surroundings import moved_on, other_machine, seen_here
 from tenuto.engine.tasks import task_of
 from tenuto.stores.states import read_state
@@ -73,10 +73,15 @@ def check_resume(engine: BlockingEngine, execution: Execution, spec: Spec, force
     check = _Check(execution, spec, force)
     events, progress, problems = _integrity(engine, check)
     check_folder(spec.cwd, execution.id, progress.environment)
+    trees = os.path.join(engine.project.home, "worktrees", execution.id)
+    if task.worktree is not None:  # no force helps there
+        places = checkpoints_of(engine, execution.id)
+        last = places[-1].seq if places else None
+        check_checkout(spec.cwd, trees, execution.id, engine.environ, last)
     _check_place(check, progress, task)
     _check_runtimes(engine, check, task, progress)
     if check.moved and task.worktree is not None:
-        mend_worktrees(spec.cwd, os.path.join(engine.project.home, "worktrees", execution.id))
+        mend_worktrees(spec.cwd, trees)
     warned = [*problems, *(f"resumed by force, although {one}" for one in check.passed)]
     events += [Warned(text=one, about="state") for one in warned]
     return Passed(tuple(events), bool(check.passed))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _EVERY_S = 0.1  # how often limits are looked at that the kernel does not hold by itself
 _PAUSE_S = 0.002
 _PATIENCE_S = 5.0
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # How programs say that they met a limit which no control group tells of.
 _SIGNS = {
@@ -234,27 +235,76 @@ def _share(pid: int) -> int:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a folder and everything in it, made by a program that may have wanted to prevent it."""
-    ahead = [path]
-    emptied: list[str] = []
-    while ahead:
-        folder = ahead.pop()
-        emptied.append(folder)
-        try:
-            os.chmod(folder, 0o700)
-            entries = list(os.scandir(folder))
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                ahead.append(entry.path)
+    """Remove a folder and everything in it, made by a program that may have wanted to prevent it.
+
+    No link is followed, however deep it is: each folder is entered from the one above it.
+    """
+    above, name = os.path.split(path)
+    try:
+        here = os.open(above, _FOLDER & ~os.O_NOFOLLOW)
+    except OSError:
+        return
+    levels = [("", [name], _identity(here))]
+    try:
+        while True:
+            inner = levels[-1][1]
+            if inner:
+                one = inner.pop()
+                down = _entered(here, one)
+                if down >= 0:
+                    levels.append((one, _emptied(down), _identity(down)))
+                    os.close(here)
+                    here = down
                 continue
-            try:
-                os.unlink(entry.path)
-            except OSError:
-                continue
-    for folder in reversed(emptied):
-        try:
-            os.rmdir(folder)
-        except OSError:
-            continue
+            name = levels.pop()[0]
+            if not levels:
+                return
+            up = os.open("..", _FOLDER, dir_fd=here)
+            os.close(here)
+            here = up
+            if _identity(here) != levels[-1][2]:
+                return  # somebody moved it meanwhile: what is around is not ours
+            _quietly(os.rmdir, name, here)
+    except OSError:
+        return
+    finally:
+        os.close(here)
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+def _entered(at: int, name: str) -> int:
+    """Open a folder in another one, whatever its mode says; -1 if it is none, or a link to one."""
+    try:
+        found = os.open(name, os.O_PATH | _FOLDER, dir_fd=at)
+    except OSError:
+        return -1
+    try:
+        os.chmod(f"/proc/self/fd/{found}", 0o700)
+        return os.open(".", _FOLDER, dir_fd=found)
+    except OSError:
+        return -1
+    finally:
+        os.close(found)
+
+
+def _emptied(fd: int) -> list[str]:
+    """Remove the files of a folder, and return the folders in it."""
+    try:
+        entries = list(os.scandir(fd))
+    except OSError:
+        return []
+    for entry in entries:
+        if not entry.is_dir(follow_symlinks=False):
+            _quietly(os.unlink, entry.name, fd)
+    return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+def _quietly(remove: Callable[..., None], name: str, at: int) -> None:
+    try:
+        remove(name, dir_fd=at)
+    except OSError:
+        return

@@ -203,7 +203,7 @@ def refused(error: TenutoError) -> Reply:
         hint = hint.replace(
             "list them with: tenuto tools list", 'see composed_tools(action="list")'
         )
-    elif isinstance(error, NotRunning) and "engine_resume(" not in hint:
+    elif isinstance(error, NotRunning) and error.hint.startswith("see"):
         hint = "read how it ended with output(execution_id=…)"
     text = f"Error: {error.message}" + (f"\nNext: {hint}" if hint else "")
     return Reply(text, {"error": error.message, "code": error.code, "next": [hint] if hint else []},

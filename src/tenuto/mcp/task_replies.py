@@ -62,6 +62,7 @@ def facts(snapshot: Snapshot, progress: Progress) -> dict[str, Any]:
         "tokens_in": whole["tokens_in"],
         "tokens_out": whole["tokens_out"],
         "cost": whole["cost"],
+        **({"inherited": whole["inherited"]} if whole["inherited"] else {}),
         "steps": [_step(one) for one in shown],
         "warnings": whole["warnings"][-_WARNINGS:],
         "fallbacks": whole["fallbacks"][-_WARNINGS:],
@@ -225,6 +226,11 @@ def _summary(progress: Progress, data: dict[str, Any]) -> list[str]:
             f"Tokens: {data['tokens_in']} in, {data['tokens_out']} out; "
             f"cost: {money(data['cost'])}{told}"
         )
+        if part := data.get("inherited"):
+            lines.append(
+                f"Of which inherited from the task that it was forked from, and counted there: "
+                f"{part['tokens_in']} in, {part['tokens_out']} out; cost: {money(part['cost'])}"
+            )
     if progress.steps:
         lines.append(f"Steps ({', '.join(f'{n} {s}' for s, n in counts(progress).items())}):")
     lines += [_step_line(one) for one in _shown(progress)]
@@ -269,6 +275,7 @@ def _step(one: StepProgress) -> dict[str, Any]:
     optional: dict[str, Any] = {
         "depends_on": list(one.step.depends_on[:_STEPS]),
         "unmetered": one.unmetered,
+        "inherited": one.inherited,
         "error": _error(one),
         "trouble": one.trouble[:_ERROR],
         "execution_id": one.execution,
@@ -283,6 +290,7 @@ def _step_line(one: StepProgress) -> str:
     what += f" ({who})" if who else ""
     what += f", try {one.attempt}" if one.attempt > 1 else ""
     what += f", branch {one.branch}" if one.branch else ""
+    what += ", inherited" if one.inherited else ""
     why = _error(one) or (f"{one.trouble[:_ERROR]}, it may try again" if one.trouble else "")
     return f"{what}: {why}" if why else what
 

@@ -10,7 +10,6 @@ tree, where they are recorded and end with it.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,6 +23,7 @@ from tenuto.core.ports import Nursery
 from tenuto.core.runs import Capabilities, McpServer, Probe, RunRequest
 from tenuto.runners.acp_session import AcpSession
 from tenuto.runners.acp_wire import inner, objects
+from tenuto.runners.first import in_turn
 
 PROTOCOL = 1
 _MARK = "TENUTO_EXECUTION"
@@ -71,12 +71,13 @@ class AcpRunner:
         look: Callable[[Mapping[str, str]], Awaitable[Probe]],
         capabilities: Capabilities,
         hint: str = "",
+        data: Callable[[Mapping[str, str]], str] = lambda _: "",
         fresh: Callable[[Mapping[str, str]], bool] = lambda _: False,
     ) -> None:
         """Take what users call it, how it is started and how it is looked for; `hint` is for logins.
 
-        `fresh` says of an environment that the agent was never started there, and makes its home then:
-        until it has, it is started once and not many times at once.
+        `fresh` says of an environment that the agent was never started there, and makes its home, the
+        folder `data`, then: until it has, it is started once and not many times at once.
         """
         self.name = name
         self.family = family
@@ -84,8 +85,8 @@ class AcpRunner:
         self._launch = launch
         self._look = look
         self._hint = hint
+        self._data = data
         self._fresh = fresh
-        self._first = asyncio.Lock()
 
     async def probe(self, environ: Mapping[str, str]) -> Probe:
         """Look, by running it, whether it can be used here."""
@@ -97,11 +98,8 @@ class AcpRunner:
         """Start the agent and open a session with it, or take one up."""
         launch = self._launch(request)
         environ = {**os.environ, **request.env, **launch.env}
-        if self._first.locked() or self._fresh(environ):
-            async with self._first:
-                if self._fresh(environ):
-                    return await self._open(request, launch, environ, nursery)
-        return await self._open(request, launch, environ, nursery)
+        async with in_turn(self._data(environ), lambda: self._fresh(environ)):
+            return await self._open(request, launch, environ, nursery)
 
     async def _open(
         self, request: RunRequest, launch: Launch, environ: Mapping[str, str], nursery: Nursery

@@ -57,14 +57,19 @@ def open_code(program: str = "opencode") -> AcpRunner:
     hint = "log in with `opencode auth login`, or set the key of a provider"
     return AcpRunner(
         "open-code", family="mcp", launch=launch, look=look, capabilities=_TALKS, hint=hint,
-        fresh=_without_database,
+        data=open_code_data, fresh=without_database,
     )  # fmt: skip
 
 
-def _without_database(environ: Mapping[str, str]) -> bool:
-    """Tell whether OpenCode would make its database: two that do so at once fail each other."""
+def open_code_data(environ: Mapping[str, str]) -> str:
+    """Return the folder in which OpenCode keeps its sessions."""
     data = environ.get("XDG_DATA_HOME") or os.path.join(environ.get("HOME", ""), ".local", "share")
-    return not os.path.exists(os.path.join(data, "opencode", "opencode.db"))
+    return os.path.join(data, "opencode")
+
+
+def without_database(environ: Mapping[str, str]) -> bool:
+    """Tell whether OpenCode would make its database: two that do so at once fail each other."""
+    return not os.path.exists(os.path.join(open_code_data(environ), "opencode.db"))
 
 
 def open_code_config(request: RunRequest) -> dict[str, Any]:

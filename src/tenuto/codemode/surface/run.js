@@ -264,6 +264,41 @@
     }
   };
 
+  // Constants of a session. Inside of their cell they are plain globals; from its end on nobody assigns
+  // to them, and a cell that declares the name again has it as a plain one again.
+
+  const constants = { __proto__: null };
+  const plain = (value) => ({ __proto__: null, value, writable: true, enumerable: true, configurable: true });
+  /** Before a cell: the names that it declares, as JSON. */
+  kit.declare = (text) => {
+    const names = kit.parse(text);
+    for (let at = 0; at < names.length; at++) {
+      const name = names[at];
+      const get = constants[name];
+      delete constants[name];
+      if (get !== undefined && kit.descriptor(globalThis, name)?.get === get) {
+        kit.defineProperty(globalThis, name, plain(get()));
+      }
+    }
+  };
+  /** After a cell: the constants that it declared. Of a failed one, those that it came to. */
+  kit.seal = (text, whole) => {
+    const names = kit.parse(text);
+    for (let at = 0; at < names.length; at++) {
+      const name = names[at];
+      const own = kit.descriptor(globalThis, name);
+      if (own === undefined || !own.configurable || own.get !== undefined) continue;
+      const { value } = own;
+      if (!whole && value === undefined) continue;
+      const get = () => value;
+      const set = () => {
+        throw new TypeError(`'${name}' is a constant of an earlier cell: declare it again to change it`);
+      };
+      constants[name] = get;
+      kit.defineProperty(globalThis, name, { __proto__: null, get, set, enumerable: true, configurable: true });
+    }
+  };
+
   /** Before another cell of a session: what the one before left open is no affair of this one. */
   kit.renew = () => {
     forget();
