@@ -7,12 +7,15 @@ import itertools
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from engine_help import PATIENCE, cursor, ended, events_of, folded, joined, output, word
 
 from tenuto import Engine, Limits, State, WaitingFor
 from tenuto.core.quantities import iso
+from tenuto.engine.watch import Watch
+from tenuto.keeper.frames import Frame
 from tenuto.stores.layout import Project
 
 pytestmark = pytest.mark.asyncio
@@ -322,3 +325,52 @@ os.read(0, 1)
     assert os.stat(os.path.join(project.folder(running), "tape.idx")).st_size > 0
     await engine.send(running, "x")
     await ended(engine, running)
+
+
+@pytest.mark.promise("X5")
+async def test_whoever_follows_lets_a_flood_gather_and_misses_none_of_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking at each of a thousand lines as it comes would hold up who writes them."""
+    looks = 0
+    news = Watch.news
+
+    def counted(watch: Watch) -> list[Frame]:
+        nonlocal looks
+        looks += 1
+        return news(watch)
+
+    monkeypatch.setattr(Watch, "news", counted)
+    code = """
+import os, time
+for n in range(1500):
+    os.write(1, b"%d\\n" % n)
+    end = time.monotonic() + 0.0003
+    while time.monotonic() < end: pass
+"""
+    began = time.monotonic()
+    snapshot = await engine.run(code, language="python")
+    took = time.monotonic() - began
+    assert snapshot.stdout == b"".join(b"%d\n" % n for n in range(1500))
+    assert looks < 40 + took / 0.002
+
+
+@pytest.mark.promise("X5")
+async def test_news_that_come_now_and_then_are_looked_at_at_once(
+    engine: Engine, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("tenuto.engine.watch.time", SimpleNamespace(monotonic=lambda: now))
+    execution_id = await engine.start("cat", language="bash")
+    with Watch(project, execution_id) as watch:
+        for _ in range(200):
+            now += 0.002
+            watch.look()
+            assert watch.rest == 0
+        for _ in range(16):
+            watch.look()
+        assert watch.rest > 0, "a flood"
+        now += 0.004
+        watch.look()
+        assert watch.rest == 0, "it is over"
+    await engine.kill(execution_id)

@@ -19,6 +19,9 @@ class Bell:
 
     async def sleep(self, at_most: float | None) -> None:
         """Sleep until there is news, or for so long."""
+        if rest := self._watch.rest:
+            self._let_go()  # the loop would be woken for each of them
+            await asyncio.sleep(rest)
         bounds = [bound for bound in (at_most, self._watch.pause) if bound is not None]
         timeout = min(bounds) if bounds else None
         fd = self._watch.fileno()

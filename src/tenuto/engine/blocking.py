@@ -402,6 +402,7 @@ class BlockingEngine:
 
 def sleep(watch: Watch, at_most: float | None) -> None:
     """Sleep until a watch has news, or for so long."""
+    time.sleep(watch.rest)
     bounds = [bound for bound in (at_most, watch.pause) if bound is not None]
     timeout = min(bounds) if bounds else None
     if watch.fileno() < 0:

@@ -1,11 +1,12 @@
 """Following one execution: what is new on its tape, and a descriptor that says when to look again.
 
-No I/O loop of its own, so that blocking and async callers share it: `look`, then sleep until `fileno`
-is readable or `pause` seconds have passed, then `look` again.
+No I/O loop of its own, so that blocking and async callers share it: `look`, then sleep for `rest`, then
+until `fileno` is readable or `pause` seconds have passed, then `look` again.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from tenuto.core import events as ev
@@ -19,6 +20,8 @@ from tenuto.stores.tape import TapeReader
 
 _RETRY_S = 0.02
 _ONE_LOOK = 4 * 1024 * 1024
+_AT_ONCE = 16  # looks in a row
+_APART_S = 0.002  # then
 
 
 class Watch:
@@ -47,6 +50,7 @@ class Watch:
                 self._folded = frame.seq
             self._reader.skip_to(after)
         self.next_seq = after + 1
+        self._looks = self._looked = 0.0  # how many of late; when
 
     @property
     def damaged(self) -> int:
@@ -63,6 +67,10 @@ class Watch:
 
     def news(self) -> list[Frame]:
         """Return the frames that came, some megabytes at the most, without ever blocking."""
+        now = time.monotonic()
+        since = (now - self._looked) / _APART_S
+        self._looks = min(_AT_ONCE, max(0.0, self._looks - since) + 1)
+        self._looked = now
         gone = not self._drain()
         found: list[Frame] = []
         room = _ONE_LOOK
@@ -120,6 +128,12 @@ class Watch:
     def fileno(self) -> int:
         """Return the descriptor that becomes readable with news, or -1 while there is none."""
         return self._sock.fileno() if self._sock is not None else -1
+
+    @property
+    def rest(self) -> float:
+        """How long to let news gather, where they come so fast that looking at each holds others up."""
+        crowded = self._looks >= _AT_ONCE and self._sock is not None and not self.more
+        return _APART_S if crowded else 0.0
 
     @property
     def pause(self) -> float | None:

@@ -10,8 +10,7 @@ _RESERVE = 64 * 1024
 _STEP = 4 * 1024 * 1024
 _BLOCK = 4096
 _LAID_LEAST = 16 * 1024
-_LAID_FIRST = 64 * 1024
-_LAID_MOST = 256 * 1024
+_LAID = 64 * 1024  # more of it would be more for each reader to look at
 
 
 class Room:
@@ -70,11 +69,10 @@ class Room:
         if not self.certain or self._laid - offset >= _LAID_LEAST:
             return
         begin = max(offset, self._laid)
-        size = _LAID_FIRST if offset < _LAID_LEAST else _LAID_MOST
         try:
-            self.make(offset, begin + size)
+            self.make(offset, begin + _LAID)
             if self.certain:
-                self._laid = begin + os.pwrite(self._fd, bytes(size), begin)
+                self._laid = begin + os.pwrite(self._fd, bytes(_LAID), begin)
                 os.fdatasync(self._fd)
         except OSError:
             return
