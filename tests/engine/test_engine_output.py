@@ -370,7 +370,7 @@ async def test_news_that_come_now_and_then_are_looked_at_at_once(
         for _ in range(16):
             watch.look()
         assert watch.rest > 0, "a flood"
-        now += 0.004
+        now += 0.01
         watch.look()
         assert watch.rest == 0, "it is over"
     await engine.kill(execution_id)

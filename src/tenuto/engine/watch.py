@@ -69,7 +69,7 @@ class Watch:
         """Return the frames that came, some megabytes at the most, without ever blocking."""
         now = time.monotonic()
         since = (now - self._looked) / _APART_S
-        self._looks = min(_AT_ONCE, max(0.0, self._looks - since) + 1)
+        self._looks = min(_AT_ONCE, max(0.0, self._looks - since)) + 1
         self._looked = now
         gone = not self._drain()
         found: list[Frame] = []
