@@ -214,7 +214,9 @@ def assert_nothing_left(project: Project) -> None:
             frames = list(reader.frames())
             assert reader.damaged == 0, f"{one}: {reader.damaged} damaged bytes"
             assert frames, f"{one}: an empty tape"
-            assert frames[-1].end == reader.size, f"{one}: a torn tail"
+            # zeros were laid ahead: a keeper that is killed right behind its last word leaves them
+            left = Path(project.folder(one), "tape").read_bytes()[frames[-1].end :]
+            assert not left.strip(b"\0"), f"{one}: a torn tail"
             faults = [f.body for f in frames if f.stream == EVENT and b'"faulted"' in f.body]
             assert not faults, f"{one}: its keeper met a defect: {faults[0].decode()}"
         started = folded(project, one).started
