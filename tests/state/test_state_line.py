@@ -77,6 +77,14 @@ class Driving:
         return found[1:]
 
 
+async def begun(place: Path) -> Driving:
+    """Return a driver whose first event is safe: the writer reads its line by now."""
+    driving = Driving(str(place))
+    await driving.tell("first", 1)
+    await driving.answered(1)
+    return driving
+
+
 class Words:
     """What a driver says, and what is to stand on the tape then."""
 
@@ -144,9 +152,7 @@ def test_whatever_a_driver_says_stands_on_the_tape_in_that_order(said, together)
 @pytest.mark.promise("D2")
 @pytest.mark.asyncio
 async def test_the_writer_reads_the_line_itself_once_a_driver_tells_and_gives_it_back(tmp_path):
-    driving = Driving(str(tmp_path))
-    await driving.tell("first", 1)
-    await driving.answered(1)
+    driving = await begun(tmp_path)
     keeping = driving.keeping
     assert keeping.channel.lent, "it is the writer's"
     await driving.say(b'{"type": "waiting", "on": "approval"}\n')
@@ -161,9 +167,7 @@ async def test_the_writer_reads_the_line_itself_once_a_driver_tells_and_gives_it
 @pytest.mark.promise("D2")
 @pytest.mark.asyncio
 async def test_a_line_that_is_closed_goes_back_once_and_is_let_go(tmp_path):
-    driving = Driving(str(tmp_path))
-    await driving.tell("first", 1)
-    await driving.answered(1)
+    driving = await begun(tmp_path)
     keeping = driving.keeping
     before = keeping.lent
     driving.hang_up()
@@ -177,9 +181,7 @@ async def test_a_line_that_is_closed_goes_back_once_and_is_let_go(tmp_path):
 async def test_a_defect_in_the_thread_is_told_by_the_loop_and_the_tape_goes_on(
     tmp_path, monkeypatch
 ):
-    driving = Driving(str(tmp_path))
-    await driving.tell("first", 1)
-    await driving.answered(1)
+    driving = await begun(tmp_path)
     faults: list[BaseException] = []
     keeping = driving.keeping
     asyncio.get_running_loop().set_exception_handler(
@@ -202,9 +204,7 @@ def _defective(*_: object, **__: object) -> None:
 @pytest.mark.promise("D2", "X6")
 @pytest.mark.asyncio
 async def test_on_a_full_disk_nothing_is_called_safe_and_no_more_is_read(tmp_path, monkeypatch):
-    driving = Driving(str(tmp_path))
-    await driving.tell("first", 1)
-    await driving.answered(1)
+    driving = await begun(tmp_path)
     full = [True]
     real = os.pwritev
 

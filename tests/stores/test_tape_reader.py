@@ -107,6 +107,17 @@ def test_a_tail_is_no_longer_than_asked_for(tape, lines, most):
         assert all(by_seq[frame.seq].body.endswith(frame.body) for frame in found)
 
 
+@pytest.mark.parametrize("most", [None, 4])
+def test_what_a_tail_cuts_keeps_the_level_it_was_logged_at(most):
+    body, level = b"first\nsecond\n", frames.LEVELS.index("warn")
+    header, trailer = frames.pack(MAGIC, OUT, 1, 2000, body, level)
+    tape = tape_bytes([Written(0, 1000, EVENT, b"{}")]) + header + body + trailer
+    with reading(tape) as reader:
+        (found,) = reader.tail(1, most)
+    assert found.flags == level
+    assert b"second\n".endswith(found.body)
+
+
 @pytest.mark.promise("X6")
 @given(tapes())
 def test_the_events_are_all_events_in_order(tape):

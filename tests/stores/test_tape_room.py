@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tapes import Running, as_written
-from test_tape_writer import bodies, events, fill, free, small_disk
+from test_tape_writer import bodies, crowd_out, events, fill, free, small_disk
 
 from tenuto.core.events import Repaired, decode_event
 from tenuto.keeper import frames
@@ -143,12 +143,7 @@ def test_a_disk_without_room_to_lay_out_still_takes_what_is_to_be_safe_and_the_l
         running.writer.event("input_sent", size=number)
         assert sync(running) == ""
     assert laid(running.folder) == 0, "there was no room for it"
-    running.writer.output(OUT, b"y" * 200_000)
-    running.until(lambda: bool(running.writer.disk_full))
-    for number in range(100):
-        fill(small_disk)
-        running.writer.event("input_sent", size=number)
-    running.settle()
+    crowd_out(running, small_disk, 100)
     assert len(events(running.read())) == 122
     free(small_disk)
     assert len(bodies(running.finish())) == 210_000
@@ -160,13 +155,8 @@ def test_the_last_words_find_room_behind_what_was_laid_out(small_disk):
     assert sync(running) == ""
     assert laid(running.folder) > 0
     fill(small_disk)
-    running.writer.output(OUT, b"y" * 200_000)
-    running.until(lambda: bool(running.writer.disk_full))
-    for number in range(300):
-        fill(small_disk)
-        running.writer.event("input_sent", size=number)
-        assert number % 50 or sync_asked(running)
-    running.settle()
+    running.writer.sync(lambda _: None)  # waits for room with all that is held
+    crowd_out(running, small_disk, 300)
     assert sum(one.stream == EVENT for one in running.read()) == 302
     free(small_disk)
     assert len(bodies(running.finish())) == 200_000
@@ -193,9 +183,3 @@ def test_whoever_writes_events_alone_waits_for_the_disk_only_as_long_as_it_is_fu
     running.until(lambda: not running.writer.disk_full)
     assert type(events(running.read())[-1]).__name__ == "Continued"
     running.finish()
-
-
-def sync_asked(running: Running) -> bool:
-    """Ask for a sync that waits for room, as what is held goes first."""
-    running.writer.sync(lambda _: None)
-    return True

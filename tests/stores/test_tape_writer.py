@@ -274,6 +274,16 @@ def fill(disk: Path) -> None:
                 size //= 2
 
 
+def crowd_out(running: Running, disk: Path, events: int) -> None:
+    """Hold output back for want of room, then write events, while others take all that is free."""
+    running.writer.output(OUT, b"y" * 200_000)
+    running.until(lambda: bool(running.writer.disk_full))
+    for number in range(events):
+        fill(disk)
+        running.writer.event("input_sent", size=number)
+    running.settle()
+
+
 def free(disk: Path) -> None:
     (disk / "ballast").unlink()
 
@@ -428,12 +438,7 @@ def test_the_room_for_the_last_words_is_kept_from_others(small_disk):
     running.writer.output(OUT, b"x" * 10_000)
     running.settle()
     fill(small_disk)
-    running.writer.output(OUT, b"y" * 200_000)
-    running.until(lambda: bool(running.writer.disk_full))
-    for number in range(100):
-        fill(small_disk)
-        running.writer.event("input_sent", size=number)
-    running.settle()
+    crowd_out(running, small_disk, 100)
     told = events(running.read())
     assert len(told) == 102
     assert len(bodies(running.read())) == 10_000

@@ -322,7 +322,7 @@ def _last_bytes(found: list[Frame], most: int) -> list[Frame]:
 
 
 def _cut(frame: Frame, body: bytes) -> Frame:
-    return Frame(frame.offset, frame.stream, frame.seq, frame.time_ns, body)
+    return Frame(frame.offset, frame.stream, frame.seq, frame.time_ns, body, frame.flags)
 
 
 def _open_tape(path: str) -> int:
